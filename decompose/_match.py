@@ -1,0 +1,89 @@
+"""Lining up the columns of an estimate with those of a reference, and errors that ignore their order."""
+
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Matching(NamedTuple):
+    """`estimate[:, permutation]` lines up with the reference, if `is_permutation`."""
+
+    permutation: Int[Array, " k"]
+    is_permutation: Bool[Array, ""]
+
+
+def _unit_columns(matrix: Float[Array, "d k"]) -> Float[Array, "d k"]:
+    norms = jnp.linalg.norm(matrix, axis=0)
+    return matrix / jnp.where(norms > 0, norms, 1)[None, :]
+
+
+def _angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, "k k"]:
+    """Return the angle of every reference column (rows) with every column of the estimate.
+
+    `2 atan2(|u − v|, |u + v|)`: exact for small angles, where `arccos` of the cosine loses half of the digits.
+    """
+    u, v = _unit_columns(reference)[:, :, None], _unit_columns(estimate)[:, None, :]
+    return 2 * jnp.arctan2(jnp.linalg.norm(u - v, axis=0), jnp.linalg.norm(u + v, axis=0))
+
+
+def _assign(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
+    """Return, for every row, its column in the cheapest assignment."""
+    # A NaN cost would keep the algorithm's loop from ending.
+    finite = jnp.isfinite(cost)
+    largest = jnp.max(jnp.where(finite, jnp.abs(cost), 0))
+    rows, columns = optax.assignment.hungarian_algorithm(jnp.where(finite, cost, 2 * largest + 1))
+    return jnp.zeros(cost.shape[0], jnp.int32).at[rows].set(columns.astype(jnp.int32))
+
+
+@partial(jax.jit, static_argnames="method")
+def match_columns(
+    reference: Float[Array, "d k"],
+    estimate: Float[Array, "d k"],
+    method: Literal["procrustes", "angle", "assignment"] = "assignment",
+) -> Matching:
+    """Find the order of the columns of `estimate` that lines them up with those of `reference`.
+
+    Columns are compared by direction; their length does not matter, their sign does.
+
+    Args:
+      reference: columns in the order wanted.
+      estimate: the same columns, perturbed, in any order.
+      method: `"angle"` gives each reference column the estimate at the smallest angle, each for itself, so two may
+        claim the same one. `"procrustes"` takes the largest entry in each row of the orthogonal factor `UVᵀ` of
+        `referenceᵀ estimate = UΣVᵀ`, which makes the columns compete. `"assignment"` minimizes the sum of the angles over
+        all permutations; it is always one.
+
+    Returns:
+      `Matching(permutation, is_permutation)`.
+
+    """
+    k = reference.shape[1]
+    if method == "assignment":
+        permutation = _assign(_angles(reference, estimate))
+    elif method == "angle":
+        permutation = jnp.argmin(_angles(reference, estimate), axis=1).astype(jnp.int32)
+    elif method == "procrustes":
+        overlap = jnp.matmul(_unit_columns(reference).T, _unit_columns(estimate), precision="highest")
+        left, _, right = jnp.linalg.svd(jnp.where(jnp.isfinite(overlap), overlap, 0))
+        permutation = jnp.argmax(jnp.matmul(left, right, precision="highest"), axis=1).astype(jnp.int32)
+    else:
+        raise ValueError(f'method: expected "procrustes", "angle" or "assignment"; got {method!r}')
+    return Matching(permutation, jnp.all(jnp.sort(permutation) == jnp.arange(k)))
+
+
+@jax.jit
+def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, " k"]:
+    """Return the angle, in radians, of each reference column with its partner in the best assignment of columns."""
+    angles = _angles(reference, estimate)
+    return jnp.take_along_axis(angles, _assign(angles)[:, None], axis=1)[:, 0]
+
+
+@jax.jit
+def matched_rmse(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, ""]:
+    """Return the root mean squared error over all entries, after the assignment of columns that makes it smallest."""
+    squares = jnp.mean((reference[:, :, None] - estimate[:, None, :]) ** 2, axis=0)
+    return jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))

@@ -1,0 +1,194 @@
+"""The robust tensor power method, with all restarts as one batch.
+
+`T = Σ_h λ_h v_h⊗v_h⊗v_h` with orthonormal `v_h` and `λ_h > 0`. Every `v_h` is an attracting fixed point of
+`v ↦ T(I,v,v)/|T(I,v,v)|`, and nothing else is. For one component after the other: many random starts take a few steps,
+the one with the largest `T(v,v,v)` goes on until it stops moving, and is deflated, `T ← T − λ v⊗v⊗v`. At the end every
+`v_h` is polished on the *undeflated* tensor, which removes the errors that deflation passes on.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky (2014), Tensor decompositions for learning latent variable models,
+Algorithm 1.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from latensor.decompose._status import Status, status_if, worst
+
+# Two eigenvectors of an orthogonal tensor are at 90°; closer than 60° they are one that was found twice.
+_LARGEST_COSINE = 0.5
+
+
+class Eigenpairs(NamedTuple):
+    """Eigenvalues in decreasing order and eigenvectors (columns) of a symmetric tensor."""
+
+    values: Float[Array, " rank"]
+    vectors: Float[Array, "k rank"]
+    residual: Float[Array, ""]
+    """Largest `|T(I,v,v)/|T(I,v,v)| − v|` over the vectors: what is left of the fixed-point equation."""
+    unexplained: Float[Array, ""]
+    """`|T − Σ λ v⊗v⊗v| / |T|`: the part of the tensor that the eigenpairs do not account for."""
+    num_iters: Int[Array, ""]
+    """Steps of the longest lane, over all components and the polishing."""
+    status: Int[Array, ""]
+
+
+class _Packed(NamedTuple):
+    """A symmetric tensor as a `(k, k(k+1)/2)` matrix of its distinct pairs: half of the flops of the full one."""
+
+    matrix: Float[Array, "k pairs"]
+    multiplicity: Float[Array, " pairs"]
+
+
+def _pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.triu_indices(size)
+
+
+def _pack(tensor: Float[Array, "k k k"]) -> _Packed:
+    first, second = _pairs(tensor.shape[0])
+    multiplicity = jnp.asarray(np.where(first == second, 1.0, 2.0), tensor.dtype)
+    return _Packed(tensor[:, first, second], multiplicity)
+
+
+def _squares(vectors: Float[Array, "k r"]) -> Float[Array, "pairs r"]:
+    first, second = _pairs(vectors.shape[0])
+    return vectors[first] * vectors[second]
+
+
+def _image(packed: _Packed, vectors: Float[Array, "k r"]) -> Float[Array, "k r"]:
+    """Return `T(I,v,v)` for every column."""
+    return jnp.matmul(packed.matrix * packed.multiplicity[None, :], _squares(vectors), precision="highest")
+
+
+def _values(packed: _Packed, vectors: Float[Array, "k r"]) -> Float[Array, " r"]:
+    """Return `T(v,v,v)` for every column."""
+    return jnp.sum(vectors * _image(packed, vectors), axis=0)
+
+
+def _normalize(image: Float[Array, "k r"], fallback: Float[Array, "k r"]) -> Float[Array, "k r"]:
+    norms = jnp.linalg.norm(image, axis=0)
+    moved = (norms > 0)[None, :]
+    return jnp.where(moved, image / jnp.where(moved, norms[None, :], 1), fallback)
+
+
+class _Iterates(NamedTuple):
+    vectors: Float[Array, "k r"]
+    change: Float[Array, ""]
+    num_iters: Int[Array, ""]
+
+
+def _iterate(packed: _Packed, start: Float[Array, "k r"], tol: Array, max_iters: Array) -> _Iterates:
+    """Iterate all columns until the one that moves most moves by at most `tol`."""
+    packed = _Packed(packed.matrix * packed.multiplicity[None, :], jnp.ones_like(packed.multiplicity))
+
+    def unfinished(state: _Iterates) -> Array:
+        return (state.change > tol) & (state.num_iters < max_iters)
+
+    def step(state: _Iterates) -> _Iterates:
+        vectors = _normalize(jnp.matmul(packed.matrix, _squares(state.vectors), precision="highest"), state.vectors)
+        change = jnp.max(jnp.linalg.norm(vectors - state.vectors, axis=0))
+        return _Iterates(vectors, change, state.num_iters + 1)
+
+    return lax.while_loop(unfinished, step, _Iterates(start, jnp.array(jnp.inf, start.dtype), jnp.int32(0)))
+
+
+@partial(jax.jit, static_argnames=("rank", "num_restarts"))
+def power_method(
+    key: Array,
+    tensor: Float[Array, "k k k"],
+    rank: int,
+    num_restarts: int = 20,
+    *,
+    tol: float | Float[Array, ""] | None = None,
+    max_iters: int | Int[Array, ""] = 200,
+    restart_iters: int | Int[Array, ""] = 15,
+) -> Eigenpairs:
+    """Find the eigenpairs of a symmetric, nearly orthogonal tensor of order three.
+
+    Args:
+      key: a random key, for the starts.
+      tensor: `(k, k, k)`; its symmetric part is decomposed.
+      rank: number of eigenpairs, at most k.
+      num_restarts: random starts for each component, run as one batch.
+      tol: a vector has converged when a step moves it by no more; default: 256 machine epsilons.
+      max_iters: limit on the steps of the chosen start, and again on those of the polishing.
+      restart_iters: limit on the steps of all starts before the best is chosen.
+
+    Returns:
+      `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide or a value is not positive, `MAX_ITERS` where
+      the polishing has not met `tol`.
+
+    Cost: `O(k³ · num_restarts)` a step. A batch (restarts, or lanes under `vmap`) runs to its slowest member.
+
+    """
+    k = tensor.shape[0]
+    dtype = tensor.dtype
+    tol = jnp.asarray(256 * jnp.finfo(dtype).eps if tol is None else tol, dtype)
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    packed = _pack(sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders))
+
+    def next_component(deflated: _Packed, key: Array) -> tuple[_Packed, tuple[Array, Array]]:
+        starts = jax.random.normal(key, (k, num_restarts), dtype)
+        tried = _iterate(deflated, starts / jnp.linalg.norm(starts, axis=0)[None, :], tol, restart_iters)
+        best = jnp.argmax(_values(deflated, tried.vectors))
+        vector = lax.dynamic_slice_in_dim(tried.vectors, best, 1, axis=1)
+        found = _iterate(deflated, vector, tol, max_iters)
+        value = _values(deflated, found.vectors)[0]
+        matrix = deflated.matrix - value * found.vectors * _squares(found.vectors).T
+        return deflated._replace(matrix=matrix), (found.vectors[:, 0], tried.num_iters + found.num_iters)
+
+    left, (rows, num_iters) = lax.scan(next_component, packed, jax.random.split(key, rank))
+    del left
+    found = rows.T
+    polished = _iterate(packed, found, tol, max_iters)
+    # A weak component may slide into a stronger one on the full tensor: then the deflated vector is the better answer.
+    stayed = jnp.sum(polished.vectors * found, axis=0) > _LARGEST_COSINE
+    vectors = jnp.where(stayed[None, :], polished.vectors, found)
+    return _sorted_eigenpairs(packed, vectors, polished.change, tol, jnp.sum(num_iters) + polished.num_iters)
+
+
+def _sorted_eigenpairs(
+    packed: _Packed, vectors: Float[Array, "k rank"], residual: Array, tol: Array, num_iters: Array
+) -> Eigenpairs:
+    values = _values(packed, vectors)
+    order = jnp.argsort(-values)
+    values, vectors = values[order], vectors[:, order]
+    gram = jnp.matmul(vectors.T, vectors, precision="highest")
+    overlap = jnp.max(jnp.abs(gram - jnp.diag(jnp.diag(gram))))
+    left = packed.matrix - jnp.matmul(vectors * values[None, :], _squares(vectors).T, precision="highest")
+
+    def norm(matrix: Array) -> Array:
+        return jnp.sqrt(jnp.sum(packed.multiplicity[None, :] * matrix**2))
+
+    size = norm(packed.matrix)
+    finite = jnp.all(jnp.isfinite(vectors)) & jnp.all(jnp.isfinite(values))
+    return Eigenpairs(
+        values=values,
+        vectors=vectors,
+        residual=residual,
+        unexplained=norm(left) / jnp.where(size > 0, size, 1),
+        num_iters=num_iters,
+        status=worst(
+            status_if(~(residual <= tol), Status.MAX_ITERS),
+            status_if((overlap > _LARGEST_COSINE) | ~jnp.all(values > 0), Status.DEGENERATE),
+            status_if(~finite, Status.NON_FINITE),
+        ),
+    )
+
+
+def eigenpairs_from_vectors(tensor: Float[Array, "k k k"], vectors: Float[Array, "k rank"]) -> Eigenpairs:
+    """Complete vectors that another method has found: signs with `λ > 0`, values, order, residual, status.
+
+    Their residual is reported, not judged: they are not fixed points to within a tolerance when the tensor is noisy.
+    """
+    packed = _pack(tensor)
+    signs = jnp.where(_values(packed, vectors) < 0, -1, 1).astype(vectors.dtype)
+    vectors = vectors * signs[None, :]
+    step = _normalize(_image(packed, vectors), vectors)
+    residual = jnp.max(jnp.linalg.norm(step - vectors, axis=0))
+    return _sorted_eigenpairs(packed, vectors, residual, jnp.array(jnp.inf, vectors.dtype), jnp.int32(0))

@@ -1,0 +1,150 @@
+"""Whitening: from a rank-k second moment to a space in which its components are orthonormal.
+
+`S = Σ_h s_h a_h a_hᵀ` with top-k eigenpairs `(U, Λ)`: whitener `W = U Λ^{-1/2}`, unwhitener `B = U Λ^{1/2}`. Then
+`Wᵀ S W = I`, the vectors `v_h = √s_h Wᵀa_h` are orthonormal, and `B v_h = √s_h a_h` leads back.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from latensor.decompose._status import Status, status_if, worst
+
+
+class Whitening(NamedTuple):
+    """A whitener of rank k, its way back, and what the spectrum says about the rank."""
+
+    whitener: Float[Array, "d k"]
+    unwhitener: Float[Array, "d k"]
+    eigenvalues: Float[Array, " k"]
+    """The k largest eigenvalues, in decreasing order."""
+    noise: Float[Array, ""]
+    """Magnitude of the most negative eigenvalue that was seen. An exact second moment has none, and sampling noise has as
+    many of either sign: a k-th eigenvalue that is not above it may well be noise."""
+    residual: Float[Array, ""]
+    """Relative residual `|S U − U Λ| / λ_k` of the eigenvectors where they were computed iteratively, else zero."""
+    num_iters: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def _from_eigenpairs(
+    vectors: Array, values: Array, noise: Array, floor: Array, residual: Array, num_iters: Array, status: Array
+) -> Whitening:
+    # A direction without variance is left out (zero columns, as a pseudoinverse would): dividing by it gives
+    # infinities, and flooring it gives huge numbers that drown the directions which are fine.
+    usable = values > floor
+    root = jnp.sqrt(jnp.where(usable, values, 1))
+    finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(vectors))
+    return Whitening(
+        whitener=jnp.where(usable, 1 / root, 0)[None, :] * vectors,
+        unwhitener=jnp.where(usable, root, 0)[None, :] * vectors,
+        eigenvalues=values,
+        noise=noise,
+        residual=residual,
+        num_iters=num_iters,
+        status=worst(
+            status,
+            status_if(~jnp.all(usable) | (values[-1] <= noise), Status.RANK_DEFICIENT),
+            status_if(~finite, Status.NON_FINITE),
+        ),
+    )
+
+
+@partial(jax.jit, static_argnames="rank")
+def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
+    """Whiten by the `rank` largest eigenvalues of a symmetric matrix.
+
+    One dense `eigh`: `O(d³)`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding
+    (`d · eps · λ₁`) or not above `noise`; directions at rounding level are left out and nothing becomes NaN.
+    """
+    d = second.shape[0]
+    values, vectors = jnp.linalg.eigh((second + second.T) / 2)
+    top_values, top_vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    floor = d * jnp.finfo(second.dtype).eps * jnp.maximum(top_values[0], 0)
+    return _from_eigenpairs(
+        top_vectors,
+        top_values,
+        noise=jnp.maximum(-values[0], 0),
+        floor=floor,
+        residual=jnp.zeros((), second.dtype),
+        num_iters=jnp.int32(0),
+        status=worst(),
+    )
+
+
+class _SubspaceState(NamedTuple):
+    basis: Float[Array, "d r"]
+    image: Float[Array, "d r"]
+    values: Float[Array, " r"]
+    residual: Float[Array, ""]
+    num_iters: Int[Array, ""]
+
+
+def whiten_operator(
+    key: Array,
+    operator: Callable[[Float[Array, "d r"]], Float[Array, "d r"]],
+    dimension: int,
+    rank: int,
+    *,
+    oversample: int = 10,
+    tol: float | Array | None = None,
+    max_iters: int | Array = 50,
+    dtype: jnp.dtype | None = None,
+) -> Whitening:
+    """Whiten by a symmetric matrix that is only known through products with it.
+
+    Randomized subspace iteration with Rayleigh–Ritz: `basis ← orth(S basis)` on `rank + oversample` columns, until the
+    eigenpairs that are kept satisfy `|S U − U Λ| ≤ tol · λ_k`. The error shrinks by `|λ_{r+1}| / λ_k` an iteration,
+    `r = rank + oversample`. Never forms `(d, d)`.
+
+    Args:
+      key: a random key, for the start.
+      operator: `V ↦ S V` on `(d, r)` blocks. Wrap data in `jax.tree_util.Partial` to jit over it.
+      dimension: `d`.
+      rank: number of directions to keep.
+      oversample: columns carried beyond `rank`; they speed convergence up and show the noise.
+      tol: relative residual at which to stop; default: the square root of the machine epsilon.
+      max_iters: limit on the products with `S`.
+      dtype: floating type; default: float64 where x64 is enabled, else float32.
+
+    Cost: one `operator` call on `rank + oversample` columns and one QR an iteration.
+
+    """
+    dtype = jnp.dtype(dtype or jnp.result_type(float))
+    tol = jnp.sqrt(jnp.finfo(dtype).eps) if tol is None else tol
+    columns = min(dimension, rank + oversample)
+
+    def step(state: _SubspaceState) -> _SubspaceState:
+        basis, _ = jnp.linalg.qr(state.image)
+        image = operator(basis)
+        small = jnp.matmul(basis.T, image, precision="highest")
+        values, rotation = jnp.linalg.eigh((small + small.T) / 2)
+        values, rotation = values[::-1], rotation[:, ::-1]
+        basis = jnp.matmul(basis, rotation, precision="highest")
+        image = jnp.matmul(image, rotation, precision="highest")
+        miss = jnp.linalg.norm((image - basis * values[None, :])[:, :rank])
+        residual = miss / jnp.maximum(values[rank - 1], jnp.finfo(dtype).tiny)
+        return _SubspaceState(basis, image, values, residual, state.num_iters + 1)
+
+    def unfinished(state: _SubspaceState) -> Array:
+        return (state.residual > tol) & (state.num_iters < max_iters)
+
+    start = jax.random.normal(key, (dimension, columns), dtype)
+    zeros = jnp.zeros(columns, dtype)
+    state = lax.while_loop(
+        unfinished, step, _SubspaceState(start, start, zeros, jnp.array(jnp.inf, dtype), jnp.int32(0))
+    )
+    return _from_eigenpairs(
+        state.basis[:, :rank],
+        state.values[:rank],
+        noise=jnp.maximum(-state.values[-1], 0),
+        floor=dimension * jnp.finfo(dtype).eps * jnp.maximum(state.values[0], 0),
+        residual=state.residual,
+        num_iters=state.num_iters,
+        status=status_if(~(state.residual <= tol), Status.MAX_ITERS),
+    )

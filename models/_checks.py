@@ -1,0 +1,156 @@
+"""Checks at the boundary: every message names the argument, what was expected and what came.
+
+Shapes, types and options are always checked. Values are checked where arrays are concrete; under a trace (`jit`, `vmap`)
+they cannot be, and the result's `status` has to tell.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+def is_concrete(*arrays: Any) -> bool:
+    """Return whether the values of all arrays can be looked at."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
+
+
+def check_key(key: Any) -> Array:
+    """Return `key` if it is one random key, of the new or the old style."""
+    expected = "key: expected a random key such as jax.random.key(0)"
+    if key is None:
+        raise ValueError(f"{expected}; got None")
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise ValueError(f"{expected}; got {type(key).__name__}")
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed and not (key.dtype == jnp.uint32 and key.shape == (2,)):
+        raise ValueError(f"{expected}; got an array of type {key.dtype} and shape {key.shape}")
+    if typed and key.shape != ():
+        raise ValueError(f"{expected}; got {key.shape} keys (use vmap for many)")
+    return jnp.asarray(key)
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None, why_high: str = "") -> int:
+    """Return `value` as an int within `[low, high]`."""
+    span = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}{why_high}"
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}: expected {span}; got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected {span}; got {value!r} of type {type(value).__name__}") from None
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name}: expected {span}; got {number}")
+    return number
+
+
+def check_option(name: str, value: Any, options: Sequence[str]) -> None:
+    """Raise unless `value` is one of `options`."""
+    if value not in options:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, options))}; got {value!r}")
+
+
+def check_matrix(name: str, value: Any, meaning: str) -> Array:
+    """Return `value` as a numeric array with two axes, none of them empty."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected {meaning}; got {type(value).__name__} ({error})") from None
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise ValueError(f"{name}: expected {meaning}; got values of type {array.dtype}")
+    if array.ndim != 2:
+        raise ValueError(f"{name}: expected {meaning}, two axes; got {array.ndim}, shape {array.shape}")
+    if array.size == 0:
+        raise ValueError(f"{name}: expected {meaning}, at least one row and one column; got shape {array.shape}")
+    return array
+
+
+def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
+    """Return weights `(num_rows,)` that are finite, not negative and not all zero."""
+    if row_weights is None:
+        return None
+    weights = jnp.asarray(row_weights)
+    if weights.shape != (num_rows,):
+        raise ValueError(f"row_weights: expected one weight a row, shape ({num_rows},); got shape {weights.shape}")
+    if is_concrete(weights):
+        values = np.asarray(weights)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"row_weights: expected finite numbers; got {values[~np.isfinite(values)][0]}")
+        if values.min() < 0 or values.max() == 0:
+            raise ValueError(
+                f"row_weights: expected numbers ≥ 0, not all zero; got values from {values.min()} to {values.max()}"
+            )
+    return weights
+
+
+@jax.jit
+def _count_summary(x: Array) -> tuple[Array, Array, Array]:
+    """Return each row's sum, its minimum, and how far its entries are from whole numbers: one pass over the data."""
+    return jnp.sum(x, axis=1), jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)
+
+
+def _first_entry(x: Array, row: int, bad: Any) -> str:
+    values = np.asarray(x[row])
+    column = int(np.flatnonzero(bad(values))[0])
+    return f"{values[column]} at row {row}, column {column}"
+
+
+def _check_counts(x: Array) -> np.ndarray:
+    sums, smallest, fraction = (np.asarray(part) for part in _count_summary(x))
+    bad = np.flatnonzero(~np.isfinite(sums))
+    if bad.size:
+        raise ValueError(f"x: expected finite counts; got {_first_entry(x, bad[0], lambda v: ~np.isfinite(v))}")
+    bad = np.flatnonzero(smallest < 0)
+    if bad.size:
+        raise ValueError(f"x: expected counts ≥ 0; got {_first_entry(x, bad[0], lambda v: v < 0)}")
+    bad = np.flatnonzero(fraction > 0)
+    if bad.size:
+        raise ValueError(f"x: expected whole counts; got {_first_entry(x, bad[0], lambda v: v != np.round(v))}")
+    return sums
+
+
+def check_documents(x: Any, num_words: Any = None, min_words: int = 0) -> tuple[Array, int]:
+    """Return documents, counts `(n, d)` or word ids `(n, L)`, and the size of their vocabulary.
+
+    `min_words` is the shortest document that is allowed; the first that is shorter is named by its row.
+    """
+    if num_words is None:
+        x = check_matrix("x", x, "counts (documents, words)")
+    else:
+        num_words = check_integer("num_words", num_words, 1)
+        x = check_matrix("x", x, "word ids (documents, words of a document)")
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ValueError(f"x: expected integer word ids where num_words is given; got type {x.dtype}")
+    if is_concrete(x):
+        if num_words is None:
+            lengths = _check_counts(x)
+        else:
+            lengths = np.asarray(jnp.sum(x >= 0, axis=1))
+            largest = int(jnp.max(x))
+            if largest >= num_words:
+                raise ValueError(f"x: expected word ids below num_words = {num_words}; got {largest}")
+        short = np.flatnonzero(lengths < min_words)
+        if short.size:
+            raise ValueError(
+                f"x: expected at least {min_words} words in every document; got {int(lengths[short[0]])} in row {short[0]}"
+                f" ({short.size} such {'row' if short.size == 1 else 'rows'} in all)"
+            )
+    return x, x.shape[1] if num_words is None else num_words
+
+
+def check_distribution(name: str, value: Array, tolerance: float = 1e-3) -> None:
+    """Raise unless the columns of a concrete `value` are probability vectors to within `tolerance`."""
+    if not is_concrete(value):
+        return
+    values = np.asarray(value)
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"{name}: expected finite probabilities; got {values[~np.isfinite(values)][0]}")
+    if values.min() < 0:
+        raise ValueError(f"{name}: expected probabilities ≥ 0; got {values.min()}")
+    worst = np.max(np.abs(values.sum(axis=0) - 1))
+    if worst > tolerance:
+        raise ValueError(f"{name}: expected probabilities that sum to one; the sum is off by {worst:.3g}")
