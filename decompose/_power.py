@@ -22,6 +22,7 @@ from latensor.decompose._status import Status, status_if, worst
 
 # Two eigenvectors of an orthogonal tensor are at 90°; closer than 60° they are one that was found twice.
 _LARGEST_COSINE = 0.5
+_MAX_ITERS = 200
 
 
 class Eigenpairs(NamedTuple):
@@ -50,6 +51,9 @@ def _pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pack(tensor: Float[Array, "k k k"]) -> _Packed:
+    """Pack the symmetric part of a tensor."""
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    tensor = sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders)
     first, second = _pairs(tensor.shape[0])
     multiplicity = jnp.asarray(np.where(first == second, 1.0, 2.0), tensor.dtype)
     return _Packed(tensor[:, first, second], multiplicity)
@@ -105,7 +109,7 @@ def power_method(
     num_restarts: int = 20,
     *,
     tol: float | Float[Array, ""] | None = None,
-    max_iters: int | Int[Array, ""] = 200,
+    max_iters: int | Int[Array, ""] = _MAX_ITERS,
     restart_iters: int | Int[Array, ""] = 15,
 ) -> Eigenpairs:
     """Find the eigenpairs of a symmetric, nearly orthogonal tensor of order three.
@@ -128,9 +132,8 @@ def power_method(
     """
     k = tensor.shape[0]
     dtype = tensor.dtype
-    tol = jnp.asarray(256 * jnp.finfo(dtype).eps if tol is None else tol, dtype)
-    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
-    packed = _pack(sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders))
+    tol = jnp.asarray(_default_tolerance(dtype) if tol is None else tol, dtype)
+    packed = _pack(tensor)
 
     def next_component(deflated: _Packed, key: Array) -> tuple[_Packed, tuple[Array, Array]]:
         starts = jax.random.normal(key, (k, num_restarts), dtype)
@@ -142,19 +145,22 @@ def power_method(
         matrix = deflated.matrix - value * found.vectors * _squares(found.vectors).T
         return deflated._replace(matrix=matrix), (found.vectors[:, 0], tried.num_iters + found.num_iters)
 
-    left, (rows, num_iters) = lax.scan(next_component, packed, jax.random.split(key, rank))
-    del left
-    found = rows.T
+    _, (rows, num_iters) = lax.scan(next_component, packed, jax.random.split(key, rank))
+    pairs = _polish(packed, rows.T, tol, max_iters)
+    return pairs._replace(num_iters=pairs.num_iters + jnp.sum(num_iters))
+
+
+def _default_tolerance(dtype: jnp.dtype) -> float:
+    return 256 * float(jnp.finfo(dtype).eps)
+
+
+def _polish(packed: _Packed, found: Float[Array, "k rank"], tol: Array, max_iters: Array | int) -> Eigenpairs:
+    """Iterate all vectors on the whole tensor, and complete them to eigenpairs."""
     polished = _iterate(packed, found, tol, max_iters)
-    # A weak component may slide into a stronger one on the full tensor: then the deflated vector is the better answer.
+    # A weak component may slide into a stronger one on the full tensor: then the vector it came from is better.
     stayed = jnp.sum(polished.vectors * found, axis=0) > _LARGEST_COSINE
     vectors = jnp.where(stayed[None, :], polished.vectors, found)
-    return _sorted_eigenpairs(packed, vectors, polished.change, tol, jnp.sum(num_iters) + polished.num_iters)
-
-
-def _sorted_eigenpairs(
-    packed: _Packed, vectors: Float[Array, "k rank"], residual: Array, tol: Array, num_iters: Array
-) -> Eigenpairs:
+    residual, num_iters = polished.change, polished.num_iters
     values = _values(packed, vectors)
     order = jnp.argsort(-values)
     values, vectors = values[order], vectors[:, order]
@@ -181,14 +187,9 @@ def _sorted_eigenpairs(
     )
 
 
-def eigenpairs_from_vectors(tensor: Float[Array, "k k k"], vectors: Float[Array, "k rank"]) -> Eigenpairs:
-    """Complete vectors that another method has found: signs with `λ > 0`, values, order, residual, status.
-
-    Their residual is reported, not judged: they are not fixed points to within a tolerance when the tensor is noisy.
-    """
+def polish_vectors(tensor: Float[Array, "k k k"], vectors: Float[Array, "k rank"]) -> Eigenpairs:
+    """Polish vectors that another method has found; signs are chosen such that `λ > 0`."""
     packed = _pack(tensor)
     signs = jnp.where(_values(packed, vectors) < 0, -1, 1).astype(vectors.dtype)
-    vectors = vectors * signs[None, :]
-    step = _normalize(_image(packed, vectors), vectors)
-    residual = jnp.max(jnp.linalg.norm(step - vectors, axis=0))
-    return _sorted_eigenpairs(packed, vectors, residual, jnp.array(jnp.inf, vectors.dtype), jnp.int32(0))
+    tol = jnp.asarray(_default_tolerance(vectors.dtype), vectors.dtype)
+    return _polish(packed, vectors * signs[None, :], tol, _MAX_ITERS)

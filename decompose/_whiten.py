@@ -33,11 +33,15 @@ class Whitening(NamedTuple):
 
 
 def _from_eigenpairs(
-    vectors: Array, values: Array, noise: Array, floor: Array, residual: Array, num_iters: Array, status: Array
+    vectors: Array, values: Array, noise: Array, residual: Array, num_iters: Array, status: Array
 ) -> Whitening:
     # A direction without variance is left out (zero columns, as a pseudoinverse would): dividing by it gives
     # infinities, and flooring it gives huge numbers that drown the directions which are fine.
-    usable = values > floor
+    # Rounding leaves eigenvalues off by about eps · λ₁; between that and d times that they are used but not trusted.
+    largest = jnp.maximum(values[0], 0)
+    eps = jnp.finfo(values.dtype).eps
+    usable = values > eps * largest
+    doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, noise)
     root = jnp.sqrt(jnp.where(usable, values, 1))
     finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(vectors))
     return Whitening(
@@ -49,7 +53,7 @@ def _from_eigenpairs(
         num_iters=num_iters,
         status=worst(
             status,
-            status_if(~jnp.all(usable) | (values[-1] <= noise), Status.RANK_DEFICIENT),
+            status_if(doubtful, Status.RANK_DEFICIENT),
             status_if(~finite, Status.NON_FINITE),
         ),
     )
@@ -62,15 +66,12 @@ def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
     One dense `eigh`: `O(d³)`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding
     (`d · eps · λ₁`) or not above `noise`; directions at rounding level are left out and nothing becomes NaN.
     """
-    d = second.shape[0]
     values, vectors = jnp.linalg.eigh((second + second.T) / 2)
     top_values, top_vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
-    floor = d * jnp.finfo(second.dtype).eps * jnp.maximum(top_values[0], 0)
     return _from_eigenpairs(
         top_vectors,
         top_values,
         noise=jnp.maximum(-values[0], 0),
-        floor=floor,
         residual=jnp.zeros((), second.dtype),
         num_iters=jnp.int32(0),
         status=worst(),
@@ -143,7 +144,6 @@ def whiten_operator(
         state.basis[:, :rank],
         state.values[:rank],
         noise=jnp.maximum(-state.values[-1], 0),
-        floor=dimension * jnp.finfo(dtype).eps * jnp.maximum(state.values[0], 0),
         residual=state.residual,
         num_iters=state.num_iters,
         status=status_if(~(state.residual <= tol), Status.MAX_ITERS),

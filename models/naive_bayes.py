@@ -41,11 +41,11 @@ from latensor.models._checks import (
 from latensor.models._sampling import inverse_cdf
 from latensor.moments import (
     Moments,
-    apply_document_second_moment,
     as_float,
     contract_document_moments,
     contract_third,
     document_second_moment,
+    document_second_moment_operator,
     project_words,
     spread_words,
 )
@@ -160,8 +160,7 @@ def _eigenpairs(key: Array, tensor: Float[Array, "k k k"], method: str, num_rest
 def _unwhiten(whitening: Whitening, pairs: Eigenpairs) -> Fit:
     """Turn eigenpairs of the whitened tensor into weights and word probabilities.
 
-    `B v_h = √π_h b_h` and `b_h` sums to one, so the sum of `B v_h` is `√π_h`. That is the notes' `π = B⁺M₁` (the columns are
-    J-orthogonal in the whitened space and `M₂1 = M₁`) and, unlike `π_h = λ_h⁻²`, uses second moments only.
+    `B v_h = √π_h b_h` and `b_h` sums to one, so the sum of `B v_h` is `√π_h`. That is the notes' `π = B⁺M₁` (because `M₂1 = M₁`) and, unlike `π_h = λ_h⁻²`, uses second moments only.
     """
     scaled = jnp.matmul(whitening.unwhitener, pairs.vectors, precision="highest")
     roots = jnp.sum(scaled, axis=0)
@@ -219,14 +218,10 @@ def _fit(
     if dense:
         whitening = whiten(document_second_moment(x, num_words, row_weights), num_components)
     else:
-        counts = as_float(x) if num_words is None else x
-        whitening = whiten_operator(
-            key_whiten,
-            lambda vectors: apply_document_second_moment(counts, vectors, num_words, row_weights),
-            x.shape[1] if num_words is None else num_words,
-            num_components,
-            dtype=counts.dtype if num_words is None else None,
-        )
+        operator = document_second_moment_operator(x, num_words, row_weights)
+        d = x.shape[1] if num_words is None else num_words
+        dtype = as_float(x).dtype if num_words is None else None
+        whitening = whiten_operator(key_whiten, operator, d, num_components, dtype=dtype)
     tensor = contract_document_moments(x, whitening.whitener, num_words, row_weights)
     return _unwhiten(whitening, _eigenpairs(key_decompose, tensor, method, num_restarts))
 

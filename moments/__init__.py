@@ -1,15 +1,15 @@
 """Moments of data: the first layer, which knows samples and nothing of factors.
 
 Every function is pure, jitted and additive over rows; a `row_weights` argument turns a bootstrap, a stream or a shard
-into a re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `apply_…` forms never do.
+into a re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `…_operator` forms never do.
 """
 
 from latensor.moments._documents import (
-    apply_document_second_moment,
     contract_document_moments,
     document_first_moment,
     document_moments,
     document_second_moment,
+    document_second_moment_operator,
     project_words,
     spread_words,
 )
@@ -18,13 +18,13 @@ from latensor.moments._rows import as_float, sum_over_rows
 
 __all__ = [
     "Moments",
-    "apply_document_second_moment",
     "as_float",
     "contract_document_moments",
     "contract_third",
     "document_first_moment",
     "document_moments",
     "document_second_moment",
+    "document_second_moment_operator",
     "project_words",
     "spread_words",
     "sum_over_rows",

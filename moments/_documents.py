@@ -18,11 +18,13 @@ Everything rests on two linear maps, `project_words` (`c ↦ cᵀV` for every do
 so that the formulas are written once for both kinds of input.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, Num
 
 from latensor.moments._moments import Moments, symmetric_outer, third_power_sum
@@ -125,18 +127,24 @@ def document_second_moment(
 
 
 @partial(jax.jit, static_argnames="num_words")
-def apply_document_second_moment(
-    x: Num[Array, "n _"],
-    vectors: Float[Array, "d r"],
-    num_words: int | None = None,
-    row_weights: Float[Array, " n"] | None = None,
-) -> Float[Array, "d r"]:
-    """Return `M₂ V` without forming `M₂`: `O(n d r)`, two passes over the data, memory `O((n + d) r)`."""
-    _, two, _ = _weights_by_order(x, num_words, row_weights, vectors.dtype)
+def _apply_second(num_words: int | None, x: Array, two: Array, diagonal: Array, vectors: Array) -> Array:
     projected = project_words(x, vectors, num_words)
-    # The last column gathers the diagonal, Σ_n w_n c_n, in the same pass.
-    spread = spread_words(x, two[:, None] * jnp.pad(projected, ((0, 0), (0, 1)), constant_values=1), num_words)
-    return spread[:, :-1] - spread[:, -1:] * vectors
+    return spread_words(x, two[:, None] * projected, num_words) - diagonal * vectors
+
+
+@partial(jax.jit, static_argnames="num_words")
+def document_second_moment_operator(
+    x: Num[Array, "n _"], num_words: int | None = None, row_weights: Float[Array, " n"] | None = None
+) -> Callable[[Float[Array, "d r"]], Float[Array, "d r"]]:
+    """Return the map `V ↦ M₂ V`, which never forms `M₂`. Arguments as in `document_moments`.
+
+    The map is a pytree (`jax.tree_util.Partial`) and may cross `jit`. Each call costs `O(n d r)`, two passes over the data,
+    and `O((n + d) r)` memory; the weights and the diagonal are computed once, here.
+    """
+    x = as_float(x) if num_words is None else x
+    _, two, _ = _weights_by_order(x, num_words, row_weights, _dtype(x, num_words))
+    diagonal = spread_words(x, two[:, None], num_words)
+    return Partial(partial(_apply_second, num_words), x, two, diagonal)
 
 
 @partial(jax.jit, static_argnames="num_words")
@@ -176,7 +184,7 @@ def document_moments(
 
     Returns:
       `Moments(first (d,), second (d, d), third (d, d, d))`. Cost `O(n d³)`, memory `O(d³)`: for small `d` and for
-      tests. `contract_document_moments` and `apply_document_second_moment` are for everything else.
+      tests. `contract_document_moments` and `document_second_moment_operator` are for everything else.
 
     """
     one, two, three = _weights_by_order(x, num_words, row_weights, _dtype(x, num_words))
