@@ -86,13 +86,31 @@ class _SubspaceState(NamedTuple):
     num_iters: Int[Array, ""]
 
 
+def _orthonormalize(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:
+    """Return an orthonormal basis of the columns; a direction that is not there becomes a zero column.
+
+    From the eigenvectors of the Gram matrix, twice (the second time removes the rounding of the first). A QR of the tall
+    matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and take the
+    cores from the products that follow: 130 in place of 80 ms an iteration at n = 100,000, d = 1,000.
+    """
+    eps = jnp.finfo(columns.dtype).eps
+    for _ in range(2):
+        lengths = jnp.linalg.norm(columns, axis=0)
+        columns = columns / jnp.where(lengths > 0, lengths, 1)[None, :]
+        values, vectors = jnp.linalg.eigh(jnp.matmul(columns.T, columns, precision="highest"))
+        there = values > 10 * eps * values[-1]
+        scale = jnp.where(there, 1 / jnp.sqrt(jnp.where(there, values, 1)), 0)
+        columns = jnp.matmul(columns, vectors * scale[None, :], precision="highest")
+    return columns
+
+
 def whiten_operator(
     key: Array,
     operator: Callable[[Float[Array, "d r"]], Float[Array, "d r"]],
     dimension: int,
     rank: int,
     *,
-    oversample: int = 10,
+    oversample: int = 6,
     tol: float | Array | None = None,
     max_iters: int | Array = 50,
     dtype: jnp.dtype | None = None,
@@ -113,7 +131,7 @@ def whiten_operator(
       max_iters: limit on the products with `S`.
       dtype: floating type; default: float64 where x64 is enabled, else float32.
 
-    Cost: one `operator` call on `rank + oversample` columns and one QR an iteration.
+    Cost: one `operator` call on `rank + oversample` columns an iteration, and `O(d r²)` beside it.
 
     """
     dtype = jnp.dtype(dtype or jnp.result_type(float))
@@ -121,7 +139,7 @@ def whiten_operator(
     columns = min(dimension, rank + oversample)
 
     def step(state: _SubspaceState) -> _SubspaceState:
-        basis, _ = jnp.linalg.qr(state.image)
+        basis = _orthonormalize(state.image)
         image = operator(basis)
         small = jnp.matmul(basis.T, image, precision="highest")
         values, rotation = jnp.linalg.eigh((small + small.T) / 2)
