@@ -86,7 +86,7 @@ class _Iterates(NamedTuple):
     num_iters: Int[Array, ""]
 
 
-def _iterate(packed: _Packed, start: Float[Array, "k r"], tol: Array, max_iters: Array) -> _Iterates:
+def _iterate(packed: _Packed, start: Float[Array, "k r"], tol: Array, max_iters: Array | int) -> _Iterates:
     """Iterate all columns until the one that moves most moves by at most `tol`."""
     packed = _Packed(packed.matrix * packed.multiplicity[None, :], jnp.ones_like(packed.multiplicity))
 

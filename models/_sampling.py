@@ -25,7 +25,7 @@ def inverse_cdf(
     cumulative = cumulative / cumulative[-1:]
     column = jnp.broadcast_to(jnp.asarray(column), uniforms.shape)
 
-    def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) // 2
         above = cumulative[middle, column] > uniforms

@@ -1,0 +1,100 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latensor.decompose import Status, column_angles, match_columns, matched_rmse, project_columns_to_simplex, worst
+from tests.helpers import lowers
+
+METHODS = ("procrustes", "angle", "assignment")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(5)), st.integers(0, 1000))
+def test_finds_the_permutation(method, order, seed):
+    reference = np.random.default_rng(seed).normal(size=(12, 5))
+    estimate = reference[:, list(order)] * 3 + 0.01
+    matching = match_columns(jnp.asarray(reference), jnp.asarray(estimate), method)
+    assert bool(matching.is_permutation)
+    np.testing.assert_allclose(estimate[:, np.asarray(matching.permutation)], 3 * reference + 0.01, rtol=1e-5)
+
+
+def test_two_claims_to_one_column_are_flagged(float64):
+    reference = jnp.array([[1.0, 0.9], [0.0, 0.1]])
+    estimate = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+    by_angle = match_columns(reference, estimate, "angle")
+    assert not bool(by_angle.is_permutation)
+    assert by_angle.permutation.tolist() == [0, 0]
+    assert bool(match_columns(reference, estimate, "assignment").is_permutation)
+    assert bool(match_columns(reference, estimate, "procrustes").is_permutation)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_errors_are_those_of_the_best_permutation(seed, precision):
+    rng = np.random.default_rng(seed)
+    reference, estimate = rng.normal(size=(6, 4)), rng.normal(size=(6, 4))
+    best_rmse, best_angle = np.inf, np.inf
+    for order in itertools.permutations(range(4)):
+        moved = estimate[:, order]
+        best_rmse = min(best_rmse, np.sqrt(np.mean((reference - moved) ** 2)))
+        cosines = np.sum(reference * moved, axis=0) / np.linalg.norm(reference, axis=0) / np.linalg.norm(moved, axis=0)
+        best_angle = min(best_angle, np.sum(np.arccos(cosines)))
+    tolerance = 1e-7 if precision == "float64" else 1e-4
+    a, b = jnp.asarray(reference), jnp.asarray(estimate)
+    np.testing.assert_allclose(matched_rmse(a, b), best_rmse, rtol=tolerance)
+    np.testing.assert_allclose(jnp.sum(column_angles(a, b)), best_angle, rtol=tolerance)
+    assert matched_rmse(a, b).dtype == precision
+
+
+def test_small_angles_are_exact(float64):
+    reference = jnp.array([[1.0], [0.0]])
+    estimate = jnp.array([[1.0], [1e-12]])
+    np.testing.assert_allclose(column_angles(reference, estimate), [1e-12], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nan_and_zero_columns_end(method, float64):
+    reference = jnp.eye(4)
+    for estimate in (jnp.full((4, 4), jnp.nan), jnp.zeros((4, 4))):
+        match_columns(reference, estimate, method).permutation.block_until_ready()
+    assert bool(jnp.isnan(matched_rmse(reference, jnp.full((4, 4), jnp.nan))))
+
+
+def test_unknown_method_is_named(no_type_checks):
+    with pytest.raises(ValueError, match=r"method: expected .*procrustes.*got 'nearest'"):
+        match_columns(jnp.eye(2), jnp.eye(2), "nearest")
+
+
+def test_projection_to_the_simplex(precision):
+    columns = jnp.array([[0.5, 2.0, -1.0], [0.5, 0.0, -1.0]])
+    projected, distance = project_columns_to_simplex(columns)
+    np.testing.assert_allclose(projected, [[0.5, 1.0, 0.5], [0.5, 0.0, 0.5]], atol=1e-6)
+    np.testing.assert_allclose(distance, [0.0, 1.0, np.sqrt(4.5)], atol=1e-6)
+
+
+def test_worst_status_wins():
+    assert worst(Status.CONVERGED, Status.RANK_DEFICIENT, Status.MAX_ITERS) == Status.RANK_DEFICIENT
+    assert all(status.message for status in Status)
+
+
+def test_vmap_equals_loop(float64):
+    keys = jax.random.split(jax.random.key(0), 2)
+    a, b = (jax.random.normal(key, (3, 5, 4)) for key in keys)
+    for method in METHODS:
+        batch = jax.vmap(lambda x, y, m=method: match_columns(x, y, m).permutation)(a, b)
+        assert batch.tolist() == [match_columns(a[i], b[i], method).permutation.tolist() for i in range(3)]
+    np.testing.assert_allclose(jax.vmap(matched_rmse)(a, b), [matched_rmse(a[i], b[i]) for i in range(3)])
+
+
+def test_lowers_for_accelerators():
+    a = jnp.eye(4)
+    for method in METHODS:
+        lowers(lambda x, y, m=method: match_columns(x, y, m), a, a)
+    lowers(matched_rmse, a, a)
+    lowers(column_angles, a, a)
+    lowers(project_columns_to_simplex, a)

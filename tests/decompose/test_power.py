@@ -1,0 +1,126 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latensor.decompose import Status, diagonalize_slices, power_method
+from tests.helpers import lowers, orthogonal_tensor
+
+METHODS = {
+    "power": lambda key, tensor: power_method(key, tensor, tensor.shape[0]),
+    "slices": diagonalize_slices,
+}
+
+
+@pytest.fixture(params=METHODS)
+def decompose(request):
+    return METHODS[request.param]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 20])
+def test_recovers_an_orthogonal_tensor(decompose, size, precision):
+    tensor, values, vectors = orthogonal_tensor(size, size)
+    pairs = decompose(jax.random.key(0), tensor)
+    tolerance = 1e-11 if precision == "float64" else 2e-4
+    np.testing.assert_allclose(pairs.values, values, atol=tolerance)
+    np.testing.assert_allclose(pairs.vectors, vectors, atol=tolerance)
+    assert pairs.status == Status.CONVERGED
+    assert pairs.unexplained < tolerance
+    assert pairs.vectors.dtype == precision
+
+
+def test_finds_the_strongest_components_of_a_larger_tensor(float64):
+    tensor, values, vectors = orthogonal_tensor(3, 8, rank=4)
+    pairs = power_method(jax.random.key(0), tensor, 4)
+    np.testing.assert_allclose(pairs.values, values, atol=1e-12)
+    np.testing.assert_allclose(pairs.vectors, vectors, atol=1e-12)
+
+
+def test_brute_force_oracle_on_a_grid(float64):
+    # In the plane the eigenvectors are the maxima of T(v,v,v) on the circle: look at all angles.
+    noise = jax.random.normal(jax.random.key(1), (2, 2, 2)) * 0.05
+    tensor, _, _ = orthogonal_tensor(1, 2)
+    tensor = tensor + sum(jnp.transpose(noise, p) for p in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+    angles = np.linspace(0, 2 * np.pi, 200_001)[:-1]
+    circle = np.stack([np.cos(angles), np.sin(angles)])
+    heights = np.einsum("ijl,ir,jr,lr->r", tensor, circle, circle, circle, optimize=True)
+    peaks = (heights > np.roll(heights, 1)) & (heights > np.roll(heights, -1)) & (heights > 0)
+    best = np.sort(heights[peaks])[::-1][:2]
+    np.testing.assert_allclose(power_method(jax.random.key(0), tensor, 2).values, best, atol=1e-8)
+
+
+def test_polishing_removes_the_errors_of_deflation(float64):
+    """A polished vector is a fixed point of the tensor itself, not of what deflation left of it."""
+    tensor, _, _ = orthogonal_tensor(5, 6)
+    noise = jax.random.normal(jax.random.key(2), (6, 6, 6)) * 0.02
+    tensor = tensor + sum(jnp.transpose(noise, p) for p in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+    pairs = power_method(jax.random.key(0), tensor, 6)
+    image = jnp.einsum("ijl,jh,lh->ih", tensor, pairs.vectors, pairs.vectors)
+    np.testing.assert_allclose(image, pairs.vectors * pairs.values[None, :], atol=1e-11)
+    assert pairs.status == Status.CONVERGED
+    assert pairs.residual < 1e-12
+    assert 0 < pairs.unexplained < 0.5
+
+
+def test_symmetric_part_is_what_counts(float64):
+    tensor, values, _ = orthogonal_tensor(2, 4)
+    skew = jnp.zeros((4, 4, 4)).at[0, 1, 2].set(0.5).at[1, 0, 2].set(-0.5)
+    np.testing.assert_allclose(power_method(jax.random.key(0), tensor + skew, 4).values, values, atol=1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.1, 50.0))
+def test_scale_and_rotation_carry_over(seed, scale):
+    tensor, values, vectors = orthogonal_tensor(seed, 4)
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed + 1).normal(size=(4, 4)))
+    turned = scale * jnp.einsum("abc,ia,jb,lc->ijl", tensor, rotation, rotation, rotation)
+    pairs = power_method(jax.random.key(0), turned, 4)
+    np.testing.assert_allclose(pairs.values, scale * values, rtol=1e-4)
+    if np.min(np.abs(np.diff(values))) > 0.05:
+        np.testing.assert_allclose(pairs.vectors, rotation @ vectors, atol=2e-3)
+
+
+def test_zero_and_nan_tensors_are_statuses(decompose, precision):
+    zero = decompose(jax.random.key(0), jnp.zeros((3, 3, 3)))
+    assert zero.status == Status.DEGENERATE
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in zero)
+    broken = decompose(jax.random.key(0), jnp.full((3, 3, 3), jnp.nan))
+    assert broken.status == Status.NON_FINITE
+
+
+def test_iteration_limit_is_a_status(float64):
+    tensor, _, _ = orthogonal_tensor(0, 5)
+    pairs = power_method(jax.random.key(0), tensor, 5, max_iters=1, restart_iters=1)
+    assert pairs.status in (Status.MAX_ITERS, Status.DEGENERATE)
+    assert pairs.num_iters <= 5 * 2 + 1
+
+
+def test_more_components_than_the_tensor_has(float64):
+    tensor, _, _ = orthogonal_tensor(0, 5, rank=3)
+    pairs = power_method(jax.random.key(0), tensor, 5)
+    assert pairs.status == Status.DEGENERATE
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in pairs)
+
+
+def test_vmap_equals_loop_and_lanes_stay_apart(decompose, float64):
+    tensors = jnp.stack([orthogonal_tensor(0, 4)[0], jnp.full((4, 4, 4), jnp.nan), orthogonal_tensor(1, 4)[0]])
+    keys = jax.random.split(jax.random.key(0), 3)
+    batch = jax.vmap(decompose)(keys, tensors)
+    assert batch.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
+    for lane in (0, 2):
+        single = decompose(keys[lane], tensors[lane])
+        np.testing.assert_allclose(batch.vectors[lane], single.vectors, atol=1e-11)
+
+
+def test_jit_equals_eager(decompose, float64):
+    tensor, _, _ = orthogonal_tensor(0, 3)
+    jitted = decompose(jax.random.key(0), tensor)
+    with jax.disable_jit():
+        eager = decompose(jax.random.key(0), tensor)
+    np.testing.assert_allclose(jitted.vectors, eager.vectors, atol=1e-12)
+
+
+def test_lowers_for_accelerators(decompose):
+    lowers(decompose, jax.random.key(0), jnp.ones((4, 4, 4)))

@@ -1,0 +1,150 @@
+"""What a user sees who passes the wrong thing: a ValueError that names the argument, before any work."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from latensor.decompose import Status
+from latensor.models import naive_bayes
+from latensor.models.naive_bayes import NaiveBayes
+from tests.helpers import random_model
+
+pytestmark = pytest.mark.usefixtures("no_type_checks")
+
+GOOD = np.array([[2.0, 1.0, 0.0, 1.0], [0.0, 3.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 2.0, 3.0]])
+
+
+def changed(row, column, value):
+    x = GOOD.copy()
+    x[row, column] = value
+    return x
+
+
+def fit(x=GOOD, num_components=2, key=None, **options):
+    return naive_bayes.fit(jax.random.key(0) if key is None else key, x, num_components, **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (GOOD[0], r"x: expected counts \(documents, words\), two axes; got 1, shape \(4,\)"),
+        (GOOD[None], r"x: expected counts .* two axes; got 3"),
+        (np.zeros((0, 4)), r"x: expected .* at least one row and one column; got shape \(0, 4\)"),
+        (np.zeros((4, 0)), r"x: expected .* at least one row and one column; got shape \(4, 0\)"),
+        (changed(2, 1, np.nan), r"x: expected finite counts; got nan at row 2, column 1"),
+        (changed(1, 3, np.inf), r"x: expected finite counts; got inf at row 1, column 3"),
+        (changed(3, 0, -1), r"x: expected counts ≥ 0; got -1.0 at row 3, column 0"),
+        (changed(0, 2, 0.5), r"x: expected whole counts; got 0.5 at row 0, column 2"),
+        (changed(1, 1, 1.0), r"x: expected at least 3 words in every document; got 2 in row 1 \(1 such row in all\)"),
+        (GOOD.astype(complex), r"x: expected counts .*; got values of type complex"),
+        (GOOD > 0, r"x: expected counts .*; got values of type bool"),
+        ("documents", r"x: expected counts .*; got str"),
+        (None, r"x: expected counts .*; got NoneType"),
+    ],
+)
+def test_documents(x, message):
+    with pytest.raises(ValueError, match=message):
+        fit(x)
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [(0, "0"), (-1, "-1"), (5, "5"), (2.0, "2.0 of type float"), ("2", "'2' of type str"), (None, "None"), (True, "True")],
+)
+def test_num_components(value, got):
+    with pytest.raises(ValueError, match=rf"num_components: expected an integer from 1 to 4 .*; got {got}"):
+        fit(num_components=value)
+
+
+@pytest.mark.parametrize("key", [0, "key", np.zeros(3), jnp.zeros((2, 2), jnp.uint32), jax.random.split(jax.random.key(0), 2)])
+def test_key_that_is_none(key):
+    with pytest.raises(ValueError, match=r"key: expected a random key"):
+        fit(key=key)
+
+
+def test_key_that_is_missing():
+    with pytest.raises(ValueError, match=r"key: expected a random key .*; got None"):
+        naive_bayes.fit(None, GOOD, 2)
+    with pytest.raises(ValueError, match=r"key: expected a random key .*; got an array of type float"):
+        naive_bayes.fit(GOOD, 2, 2)
+    with pytest.raises(ValueError, match=r"key: expected a random key"):
+        naive_bayes.sample(None, random_model(0, 4, 2), 10)
+
+
+def test_old_style_keys_and_numpy_integers_are_fine():
+    assert fit(key=jax.random.PRNGKey(0), num_components=np.int64(2)).params.weights.shape == (2,)
+
+
+@pytest.mark.parametrize("option", [{"method": "newton"}, {"second": "sparse"}, {"num_restarts": 0}])
+def test_options(option):
+    (name,) = option
+    with pytest.raises(ValueError, match=rf"{name}: expected"):
+        fit(**option)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), r"row_weights: expected one weight a row, shape \(4,\); got shape \(3,\)"),
+        (np.array([1, 1, -1, 1.0]), r"row_weights: expected numbers ≥ 0"),
+        (np.zeros(4), r"row_weights: expected numbers ≥ 0, not all zero"),
+        (np.array([1, 1, np.nan, 1.0]), r"row_weights: expected finite numbers; got nan"),
+    ],
+)
+def test_row_weights(weights, message):
+    with pytest.raises(ValueError, match=message):
+        fit(row_weights=weights)
+
+
+def test_word_ids():
+    ids = np.array([[0, 1, 2], [3, 1, 0]])
+    with pytest.raises(ValueError, match=r"x: expected word ids below num_words = 3; got 3"):
+        fit(ids, num_words=3)
+    with pytest.raises(ValueError, match=r"x: expected integer word ids where num_words is given; got type float"):
+        fit(ids.astype(float), num_words=4)
+    with pytest.raises(ValueError, match=r"x: expected at least 3 words in every document; got 2 in row 1"):
+        fit(np.array([[0, 1, 2], [3, 1, -1]]), num_words=4)
+    with pytest.raises(ValueError, match=r"num_words: expected an integer of at least 1; got 0"):
+        fit(ids, num_words=0)
+
+
+@pytest.mark.parametrize("verb", [naive_bayes.log_likelihood, naive_bayes.posterior, naive_bayes.refine])
+def test_parameters_and_data_that_do_not_fit(verb):
+    good = random_model(0, 4, 2)
+    with pytest.raises(ValueError, match=r"x: expected counts of 4 words, as in params.word_probs; got 3 columns"):
+        verb(good, GOOD[:, :3])
+    with pytest.raises(ValueError, match=r"params: expected weights \(k,\) and word_probs \(d, k\); got shapes"):
+        verb(NaiveBayes(good.weights[:1], good.word_probs), GOOD)
+    with pytest.raises(ValueError, match=r"params.weights: expected probabilities that sum to one"):
+        verb(NaiveBayes(good.weights * 2, good.word_probs), GOOD)
+    with pytest.raises(ValueError, match=r"params.word_probs: expected probabilities ≥ 0"):
+        verb(NaiveBayes(good.weights, good.word_probs - 1), GOOD)
+    with pytest.raises(ValueError, match=r"params.word_probs: expected finite"):
+        verb(NaiveBayes(good.weights, good.word_probs * np.nan), GOOD)
+    with pytest.raises(ValueError, match=r"x: expected whole counts"):
+        verb(good, GOOD + 0.25)
+
+
+@pytest.mark.parametrize("length", [0, (5, 4), 2.5])
+def test_length(length):
+    with pytest.raises(ValueError, match=r"length: expected an integer"):
+        naive_bayes.sample(jax.random.key(0), random_model(0, 4, 2), 10, length)
+
+
+@pytest.mark.parametrize("second", ["dense", "implicit"])
+@pytest.mark.parametrize("method", ["power", "diagonalization"])
+def test_a_rank_deficient_second_moment_is_a_status(method, second):
+    # All documents are alike: M₂ has rank one, three components are asked for.
+    result = fit(np.tile([[4.0, 4.0, 4.0, 4.0]], (50, 1)), 3, method=method, second=second)
+    assert result.status >= Status.DEGENERATE
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(result))
+    np.testing.assert_allclose(result.params.word_probs.sum(axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(result.params.weights.sum(), 1, rtol=1e-5)
+
+
+def test_exact_rank_one_moments_ask_for_fewer_components():
+    single = naive_bayes.population_moments(random_model(0, 6, 1))
+    result = naive_bayes.fit_moments(jax.random.key(0), single, 2)
+    assert result.status == Status.RANK_DEFICIENT
+    assert "fewer components" in Status(int(result.status)).message

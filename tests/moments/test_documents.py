@@ -1,0 +1,167 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export  # noqa: F401  (makes jax.export available in every supported release)
+
+from latensor.models import naive_bayes
+from latensor.moments import (
+    contract_document_moments,
+    contract_third,
+    document_first_moment,
+    document_moments,
+    document_second_moment,
+    document_second_moment_operator,
+    project_words,
+    spread_words,
+)
+from tests.helpers import lowers, random_model
+
+IDS = np.array([[0, 2, 2, 1, -1], [1, 1, 1, -1, -1], [3, 0, 2, 1, 3], [2, -1, 0, 3, -1]])
+D = 4
+
+
+def counts_of(ids, d=D):
+    return np.stack([np.bincount(row[row >= 0], minlength=d) for row in ids]).astype(float)
+
+
+def brute_force(ids, row_weights=None, d=D):
+    """Average over all ordered pairs and triples of different positions, one document at a time."""
+    weights = np.ones(len(ids)) if row_weights is None else np.asarray(row_weights)
+    weights = weights / weights.sum()
+    first, second, third = np.zeros(d), np.zeros((d, d)), np.zeros((d, d, d))
+    for row, weight in zip(ids, weights, strict=True):
+        words = row[row >= 0]
+        for order, table in ((1, first), (2, second), (3, third)):
+            tuples = list(itertools.permutations(words, order))
+            for chosen in tuples:
+                table[tuple(chosen)] += weight / len(tuples)
+    return first, second, third
+
+
+@pytest.fixture(params=["counts", "integer counts", "ids"])
+def documents(request, float64):
+    if request.param == "ids":
+        return jnp.asarray(IDS), D
+    counts = jnp.asarray(counts_of(IDS))
+    return (counts if request.param == "counts" else counts.astype(jnp.int32)), None
+
+
+@pytest.mark.parametrize("row_weights", [None, [1.0, 0.5, 2.0, 3.0]])
+def test_dense_moments_are_averages_over_different_words(documents, row_weights):
+    x, num_words = documents
+    expected = brute_force(IDS, row_weights)
+    moments = document_moments(x, num_words, None if row_weights is None else jnp.asarray(row_weights))
+    for got, want in zip(moments, expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-14)
+
+
+def test_single_moments_agree_with_the_full_ones(documents):
+    x, num_words = documents
+    moments = document_moments(x, num_words)
+    np.testing.assert_allclose(document_first_moment(x, num_words), moments.first, atol=1e-15)
+    np.testing.assert_allclose(document_second_moment(x, num_words), moments.second, atol=1e-15)
+    # M₂ summed over its second word is M₁: what the model's weights rest on.
+    np.testing.assert_allclose(moments.second.sum(axis=1), moments.first, atol=1e-15)
+    np.testing.assert_allclose(moments.third.sum(axis=2), moments.second, atol=1e-15)
+
+
+@pytest.mark.parametrize("row_weights", [None, [1.0, 0.5, 2.0, 3.0]])
+def test_contracted_and_operator_forms_equal_the_dense_ones(documents, row_weights):
+    x, num_words = documents
+    row_weights = None if row_weights is None else jnp.asarray(row_weights)
+    moments = document_moments(x, num_words, row_weights)
+    directions = jax.random.normal(jax.random.key(0), (D, 3))
+    contracted = contract_document_moments(x, directions, num_words, row_weights)
+    expected = np.einsum("ijl,ia,jb,lc->abc", moments.third, directions, directions, directions)
+    np.testing.assert_allclose(contracted, expected, atol=1e-14)
+    np.testing.assert_allclose(contract_third(moments.third, directions), expected, atol=1e-14)
+    apply = document_second_moment_operator(x, num_words, row_weights)
+    np.testing.assert_allclose(apply(directions), moments.second @ directions, atol=1e-15)
+
+
+def test_contract_third_keeps_the_order_of_modes(float64):
+    tensor = jax.random.normal(jax.random.key(0), (3, 3, 3))
+    w = jax.random.normal(jax.random.key(1), (3, 2))
+    np.testing.assert_allclose(contract_third(tensor, w), np.einsum("ijl,ia,jb,lc->abc", tensor, w, w, w), atol=1e-14)
+
+
+def test_projection_and_spreading_are_adjoint(documents):
+    x, num_words = documents
+    v = jax.random.normal(jax.random.key(0), (D, 2))
+    y = jax.random.normal(jax.random.key(1), (x.shape[0], 2))
+    np.testing.assert_allclose(jnp.sum(project_words(x, v, num_words) * y), jnp.sum(v * spread_words(x, y, num_words)))
+
+
+def test_many_blocks_give_the_same_sums(float64, monkeypatch):
+    x = jax.random.poisson(jax.random.key(0), 1.0, (203, 7)).astype(float) + jnp.eye(7)[0][None, :] * 3
+    directions = jax.random.normal(jax.random.key(1), (7, 3))
+    whole = document_moments(x), contract_document_moments(x, directions)
+    jax.clear_caches()
+    monkeypatch.setattr("latensor.moments._rows._FLOATS_PER_BLOCK", 500)
+    blocks = document_moments(x), contract_document_moments(x, directions)
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-14), whole, blocks)
+
+
+def test_documents_too_short_for_a_triple_are_left_out(float64):
+    x = jnp.asarray(counts_of(IDS))
+    short = jnp.zeros((2, D)).at[0, 1].set(2)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-15),
+        document_moments(jnp.concatenate([x, short])),
+        document_moments(x),
+    )
+    assert all(bool(jnp.all(part == 0)) for part in document_moments(short))
+
+
+def test_sample_moments_approach_the_population(float64):
+    # 20,000 documents of 20 words: the largest entry of M₂ is about 0.05, its standard error below 5e-4.
+    params = random_model(1, 6, 2, concentration=1.0)
+    x = naive_bayes.sample(jax.random.key(2), params, 20_000, 20).x
+    for got, want in zip(document_moments(x), naive_bayes.population_moments(params), strict=True):
+        np.testing.assert_allclose(got, want, atol=2.5e-3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(D)))
+def test_relabelling_words_relabels_moments(order):
+    order = np.array(order)
+    x = counts_of(IDS)
+    plain, moved = document_moments(jnp.asarray(x)), document_moments(jnp.asarray(x[:, order]))
+    np.testing.assert_allclose(moved.second, np.asarray(plain.second)[np.ix_(order, order)], atol=1e-6)
+    np.testing.assert_allclose(moved.third, np.asarray(plain.third)[np.ix_(order, order, order)], atol=1e-6)
+
+
+def test_precision_in_is_precision_out(precision):
+    x = jnp.asarray(counts_of(IDS), precision)
+    assert {leaf.dtype.name for leaf in document_moments(x)} == {precision}
+    assert document_second_moment_operator(x)(jnp.ones((D, 1), precision)).dtype == precision
+    assert contract_document_moments(x, jnp.ones((D, 2), precision)).dtype == precision
+
+
+def test_vmap_equals_loop(float64):
+    x = jax.random.poisson(jax.random.key(0), 2.0, (3, 5, D)).astype(float) + 1
+    w = jax.random.normal(jax.random.key(1), (3, D, 2))
+    batch = jax.vmap(contract_document_moments)(x, w)
+    loop = jnp.stack([contract_document_moments(x[i], w[i]) for i in range(3)])
+    np.testing.assert_allclose(batch, loop, atol=1e-14)
+    with jax.disable_jit():
+        np.testing.assert_allclose(contract_document_moments(x[0], w[0]), loop[0], atol=1e-14)
+
+
+def test_lowers_for_accelerators():
+    x, ids, w = jnp.ones((8, D)), jnp.zeros((8, 5), jnp.int32), jnp.ones((D, 2))
+    for data, num_words in ((x, None), (ids, D)):
+        lowers(lambda a, n=num_words: document_moments(a, n), data)
+        lowers(lambda a, n=num_words: document_first_moment(a, n), data)
+        lowers(lambda a, n=num_words: document_second_moment(a, n), data)
+        lowers(lambda a, v, n=num_words: document_second_moment_operator(a, n)(v), data, w)
+        lowers(lambda a, v, n=num_words: contract_document_moments(a, v, n), data, w)
+        lowers(lambda a, v, n=num_words: project_words(a, v, n), data, w)
+        lowers(lambda a, v, n=num_words: spread_words(a, v, n), data, jnp.ones((8, 2)))
+    lowers(contract_third, jnp.ones((D, D, D)), w)
