@@ -124,8 +124,8 @@ def power_method(
       restart_iters: limit on the steps of all starts before the best is chosen.
 
     Returns:
-      `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide or a value is not positive, `MAX_ITERS` where
-      the polishing has not met `tol`.
+      `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide, one slides into another on the whole tensor, or
+      a value is not positive; `MAX_ITERS` where the polishing has not met `tol`.
 
     Cost: `O(k³ · num_restarts)` a step. A batch (restarts, or lanes under `vmap`) runs to its slowest member.
 
@@ -160,8 +160,11 @@ def _polish(packed: _Packed, found: Float[Array, "k rank"], tol: Array, max_iter
     # A weak component may slide into a stronger one on the full tensor: then the vector it came from is better.
     stayed = jnp.sum(polished.vectors * found, axis=0) > _LARGEST_COSINE
     vectors = jnp.where(stayed[None, :], polished.vectors, found)
-    residual, num_iters = polished.change, polished.num_iters
-    values = _values(packed, vectors)
+    image = _image(packed, vectors)
+    values = jnp.sum(vectors * image, axis=0)
+    # A vector that was put back has not stopped moving; the others have, up to the change that ended the loop.
+    away = jnp.max(jnp.where(stayed, 0, jnp.linalg.norm(_normalize(image, vectors) - vectors, axis=0)))
+    residual = jnp.maximum(polished.change, away)
     order = jnp.argsort(-values)
     values, vectors = values[order], vectors[:, order]
     gram = jnp.matmul(vectors.T, vectors, precision="highest")
@@ -178,10 +181,10 @@ def _polish(packed: _Packed, found: Float[Array, "k rank"], tol: Array, max_iter
         vectors=vectors,
         residual=residual,
         unexplained=norm(left) / jnp.where(size > 0, size, 1),
-        num_iters=num_iters,
+        num_iters=polished.num_iters,
         status=worst(
             status_if(~(residual <= tol), Status.MAX_ITERS),
-            status_if((overlap > _LARGEST_COSINE) | ~jnp.all(values > 0), Status.DEGENERATE),
+            status_if((overlap > _LARGEST_COSINE) | ~jnp.all(stayed & (values > 0)), Status.DEGENERATE),
             status_if(~finite, Status.NON_FINITE),
         ),
     )

@@ -103,14 +103,21 @@ def _check_counts(x: Array) -> np.ndarray:
     sums, smallest, fraction = (np.asarray(part) for part in _count_summary(x))
     bad = np.flatnonzero(~np.isfinite(sums))
     if bad.size:
-        raise ValueError(f"x: expected finite counts; got {_first_entry(x, bad[0], lambda v: ~np.isfinite(v))}")
+        raise ValueError(f"x: expected finite counts; got {_first_entry(x, int(bad[0]), lambda v: ~np.isfinite(v))}")
     bad = np.flatnonzero(smallest < 0)
     if bad.size:
-        raise ValueError(f"x: expected counts ≥ 0; got {_first_entry(x, bad[0], lambda v: v < 0)}")
+        raise ValueError(f"x: expected counts ≥ 0; got {_first_entry(x, int(bad[0]), lambda v: v < 0)}")
     bad = np.flatnonzero(fraction > 0)
     if bad.size:
-        raise ValueError(f"x: expected whole counts; got {_first_entry(x, bad[0], lambda v: v != np.round(v))}")
+        raise ValueError(f"x: expected whole counts; got {_first_entry(x, int(bad[0]), lambda v: v != np.round(v))}")
     return sums
+
+
+def _check_ids(x: Array, num_words: int) -> np.ndarray:
+    largest = int(jnp.max(x))
+    if largest >= num_words:
+        raise ValueError(f"x: expected word ids below num_words = {num_words}; got {largest}")
+    return np.asarray(jnp.sum(x >= 0, axis=1))
 
 
 def check_documents(x: Any, num_words: Any = None, min_words: int = 0) -> tuple[Array, int]:
@@ -126,13 +133,9 @@ def check_documents(x: Any, num_words: Any = None, min_words: int = 0) -> tuple[
         if not jnp.issubdtype(x.dtype, jnp.integer):
             raise ValueError(f"x: expected integer word ids where num_words is given; got type {x.dtype}")
     if is_concrete(x):
-        if num_words is None:
-            lengths = _check_counts(x)
-        else:
-            lengths = np.asarray(jnp.sum(x >= 0, axis=1))
-            largest = int(jnp.max(x))
-            if largest >= num_words:
-                raise ValueError(f"x: expected word ids below num_words = {num_words}; got {largest}")
+        # Concrete data may be closed over by a function that is being traced: look at them now, not in the trace.
+        with jax.ensure_compile_time_eval():
+            lengths = _check_counts(x) if num_words is None else _check_ids(x, num_words)
         short = np.flatnonzero(lengths < min_words)
         if short.size:
             raise ValueError(

@@ -231,6 +231,26 @@ def test_vmap_equals_loop(float64):
         np.testing.assert_allclose(refined.params.word_probs[i], again.params.word_probs, atol=1e-8)
 
 
+def test_concrete_data_inside_a_traced_function(float64):
+    truth = random_model(0, 10, 2)
+    counts = naive_bayes.sample(jax.random.key(0), truth, 100).x
+    ids = naive_bayes.sample(jax.random.key(0), truth, 100, word_ids=True).x
+    weights = jnp.ones(100)
+
+    @jax.jit
+    def closed_over(key):
+        by_counts = naive_bayes.fit(key, counts, 2, row_weights=weights).params
+        by_ids = naive_bayes.fit(key, ids, 2, num_words=10).params
+        return naive_bayes.refine(by_counts, counts).params, naive_bayes.refine(by_ids, ids, word_ids=True).params
+
+    by_counts, by_ids = closed_over(jax.random.key(1))
+    assert worst_error(by_counts, by_ids) < 1e-8
+
+    negative = -counts
+    with pytest.raises(ValueError, match="x: expected counts ≥ 0"):
+        jax.jit(lambda key: naive_bayes.fit(key, negative, 2))(jax.random.key(1))
+
+
 def test_a_failed_lane_spoils_no_other(float64):
     truth = random_model(0, 10, 2)
     good = naive_bayes.sample(jax.random.key(0), truth, 100).x

@@ -1,0 +1,51 @@
+"""The command line of the benchmarks."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.runner import BenchmarkError, Options, names, run, summary
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1; got {value}")
+    return value
+
+
+def main() -> int:
+    """Parse the command line and run what it asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmarks of latensor.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="list the benchmarks, a line each")
+    runner = commands.add_parser("run", help="run one of them, or all")
+    runner.add_argument("name", choices=[*names(), "all"], metavar="NAME", help=f"all, {', '.join(names())}")
+    runner.add_argument("--quick", action="store_true", help="small sizes: does it run, not what does it show")
+    runner.add_argument("--trials", type=_positive, metavar="N", help="number of random trials")
+    runner.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where to run (default: cpu)")
+    runner.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    arguments = parser.parse_args()
+
+    if arguments.command == "list":
+        for name in names():
+            print(f"{name:24} {summary(name)}")
+        return 0
+
+    chosen = names() if arguments.name == "all" else [arguments.name]
+    held = True
+    for name in chosen:
+        options = Options(arguments.quick, arguments.trials, arguments.device, arguments.out / name)
+        try:
+            held = run(name, options) and held
+        except BenchmarkError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            # One that cannot run here does not keep the others from running.
+            if arguments.name != "all":
+                return 2
+    # A quick run is too small for the claims; it fails only where something breaks.
+    return 0 if held or arguments.quick else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
