@@ -1,8 +1,8 @@
 """The demo: five topics from 5,000 synthetic documents, by moments and by EM.
 
-One corpus (d = 100 words, k = 5 topics, documents of 20 to 60 words). `fit` needs no starting point; EM gets 100 random ones.
-Left: the words of each topic, true and estimated. Right: the log-likelihood at which each run of EM stopped, and that of
-`refine(fit)`.
+One corpus (d = 100 words, k = 5 topics, documents of 20 to 60 words). `fit` needs no starting point; EM gets 100
+random ones. Left: the words of each topic, true and estimated. Right: the log-likelihood at which each run of EM
+stopped, and that of `refine(fit)`.
 """
 
 from typing import Any
@@ -32,9 +32,7 @@ def run(options: Options) -> Report:
     x = naive_bayes.sample(key_sample, truth, documents).x
 
     def em(key: Array) -> NaiveBayes:
-        start = NaiveBayes(
-            jnp.full(_TOPICS, 1 / _TOPICS), jax.random.dirichlet(key, jnp.ones(_WORDS), (_TOPICS,)).T
-        )
+        start = NaiveBayes(jnp.full(_TOPICS, 1 / _TOPICS), jax.random.dirichlet(key, jnp.ones(_WORDS), (_TOPICS,)).T)
         return naive_bayes.refine(start, x).params
 
     def value(params: NaiveBayes) -> float:
@@ -45,7 +43,8 @@ def run(options: Options) -> Report:
         progress.update()
         refine_time, refined = measure(lambda: naive_bayes.refine(moments.params, x))
         progress.update()
-        em_time, _ = measure(lambda f=jax.jit(em): f(key_starts))
+        jitted = jax.jit(em)
+        em_time, _ = measure(lambda: jitted(key_starts))
         runs = jax.jit(jax.vmap(em))(jax.random.split(key_starts, starts))
         progress.update()
     values = np.array([value(jax.tree.map(lambda leaf, i=i: leaf[i], runs)) for i in range(starts)])
@@ -78,7 +77,9 @@ def _draw(truth: NaiveBayes, estimate: np.ndarray, values: np.ndarray, best: flo
     stacked = np.empty((2 * _TOPICS, _SHOWN))
     stacked[0::2], stacked[1::2] = true_probs[shown].T, estimate[shown].T
     left.imshow(np.sqrt(stacked), cmap="Blues", aspect="auto", interpolation="nearest")
-    left.set_yticks(range(2 * _TOPICS), [f"topic {i // 2 + 1}, true" if i % 2 == 0 else "fit" for i in range(2 * _TOPICS)])
+    left.set_yticks(
+        range(2 * _TOPICS), [f"topic {i // 2 + 1}, true" if i % 2 == 0 else "fit" for i in range(2 * _TOPICS)]
+    )
     left.set(xlabel=f"the {_SHOWN} most distinctive words", title="Word probabilities (square root)")
     left.set_xticks([])
     for boundary in range(1, _TOPICS):
@@ -88,5 +89,6 @@ def _draw(truth: NaiveBayes, estimate: np.ndarray, values: np.ndarray, best: flo
     right.set(
         xlabel="log-likelihood a document", ylabel="runs", title=f"{reached:.0%} of EM's starts reach the optimum"
     )
+    right.set_xlim(None, best + 0.05 * (best - values.min()))
     right.legend(frameon=False, fontsize=8, loc="upper left")
     return made

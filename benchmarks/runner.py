@@ -86,8 +86,10 @@ def format_table(columns: list[str], rows: Iterable[list[Any]]) -> str:
     """Return a table in plain text."""
     cells = [columns, *([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = ["  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
-             for line in cells]  # fmt: skip
+    padded = (
+        [c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))] for line in cells
+    )
+    lines = ["  ".join(line) for line in padded]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 

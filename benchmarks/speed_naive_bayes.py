@@ -1,10 +1,10 @@
 """Naive Bayes `fit` against one pass `x @ W` over the data, and its memory.
 
-Claim: at n = 100,000 documents, d = 1,000 words, k = 10 topics `fit`, checks of the input included, takes at most 25 times
-one `x @ W` with `W (1000, 10)`, both warm, in one process; its peak memory is below the data plus 1 GB.
+Claim: at n = 100,000 documents, d = 1,000 words, k = 10 topics `fit`, checks of the input included, takes at most 25
+times one `x @ W` with `W (1000, 10)`, both warm, in one process; its peak memory is below the data plus 1 GB.
 
-One pass is the limit of any method that looks at the data. `fit` makes about a dozen: one for the checks, one for the lengths and
-the diagonal, two for each product with the second moment (four or so), two for the third moment.
+One pass is the limit of any method that looks at the data. `fit` makes about a dozen: one for the checks, one for the
+lengths and the diagonal, two for each product with the second moment (four or so), two for the third moment.
 """
 
 import resource

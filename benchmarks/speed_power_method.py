@@ -3,9 +3,9 @@
 Claim: at k = 20 our batched power method is at least 50 times faster than
 `tensorly.decomposition.symmetric_parafac_power_iteration` on the same work, warm, in one process.
 
-Tensorly takes three power steps an "iteration" (one for each mode), for each restart and again for the best of them. The
-same work for us is `restart_iters = max_iters = 3 n_iteration` with the tolerance switched off, and our polishing comes on
-top. The last columns show what our default, which stops at a tolerance, makes of it.
+Tensorly takes three power steps an "iteration" (one for each mode), for each restart and again for the best of them.
+The same work for us is `restart_iters = max_iters = 3 n_iteration` with the tolerance switched off, and our polishing
+comes on top. The last columns show what our default, which stops at a tolerance, makes of it.
 """
 
 import jax

@@ -2,8 +2,8 @@
 
 The lemma: if `X = B D Bᵀ` and `Y = B E Bᵀ` with `B (d, k)` of full column rank and diagonal `D`, `E` whose ratios
 `E_h / D_h` are distinct, then `B` is determined up to the order and scale of its columns, which are the eigenvectors of
-`Y X⁻¹`. Where `d > k` the matrices are singular: with `U` an orthonormal basis of the column space of `X`, the lemma holds
-for `UᵀXU` and `UᵀYU`, and `B = U B̃`.
+`Y X⁻¹`. Where `d > k` the matrices are singular: with `U` an orthonormal basis of the column space of `X`, the lemma
+holds for `UᵀXU` and `UᵀYU`, and `B = U B̃`.
 
 With `D > 0`, whitening by `X` turns the non-symmetric eigenproblem of `Y X⁻¹` into a symmetric one.
 """
@@ -104,8 +104,9 @@ def simultaneous_diagonalization(
         Otherwise weights of either sign are allowed, at the price of `O(rank)` QR steps.
 
     Returns:
-      `Diagonalization`, columns in increasing order of `E_h / D_h` where `definite`. The status is `DEGENERATE` where two
-      ratios coincide or, if not `definite`, where no real `B` exists; `RANK_DEFICIENT` where `second` has a lower rank.
+      `Diagonalization`, columns in increasing order of `E_h / D_h` where `definite`. The status is `DEGENERATE` where
+      two ratios coincide or, if not `definite`, where no real `B` exists; `RANK_DEFICIENT` where `second` has a lower
+      rank.
 
     """
     route = _definite if definite else _indefinite
@@ -135,8 +136,8 @@ def simultaneous_diagonalization(
 def diagonalize_slices(key: Array, tensor: Float[Array, "k k k"], num_slices: int = 32) -> Eigenpairs:
     """Find the eigenpairs of an orthogonal tensor from one of its random slices `T(I, I, η)`.
 
-    In the whitened space the lemma has `X = I` and `Y = T(I, I, η) = Σ_h λ_h (v_hᵀη) v_h v_hᵀ`. Several directions `η` are
-    tried at once and the slice whose eigenvalues are farthest apart is kept: the error of its vectors is the noise
+    In the whitened space the lemma has `X = I` and `Y = T(I, I, η) = Σ_h λ_h (v_hᵀη) v_h v_hᵀ`. Several directions `η`
+    are tried at once and the slice whose eigenvalues are farthest apart is kept: the error of its vectors is the noise
     divided by the gap. Power steps on the whole tensor then take most of that error away. No random starts and no
     deflation, so it is faster than `power_method`, and less robust where the noise is as large as the gaps.
     """

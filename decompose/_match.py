@@ -54,8 +54,8 @@ def match_columns(
       estimate: the same columns, perturbed, in any order.
       method: `"angle"` gives each reference column the estimate at the smallest angle, each for itself, so two may
         claim the same one. `"procrustes"` takes the largest entry in each row of the orthogonal factor `UVᵀ` of
-        `referenceᵀ estimate = UΣVᵀ`, which makes the columns compete. `"assignment"` minimizes the sum of the angles over
-        all permutations; it is always one.
+        `referenceᵀ estimate = UΣVᵀ`, which makes the columns compete. `"assignment"` minimizes the sum of the angles
+        over all permutations; it is always one.
 
     Returns:
       `Matching(permutation, is_permutation)`.

@@ -124,8 +124,8 @@ def power_method(
       restart_iters: limit on the steps of all starts before the best is chosen.
 
     Returns:
-      `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide, one slides into another on the whole tensor, or
-      a value is not positive; `MAX_ITERS` where the polishing has not met `tol`.
+      `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide, one slides into another on the whole tensor,
+      or a value is not positive; `MAX_ITERS` where the polishing has not met `tol`.
 
     Cost: `O(k³ · num_restarts)` a step. A batch (restarts, or lanes under `vmap`) runs to its slowest member.
 

@@ -24,8 +24,8 @@ class Whitening(NamedTuple):
     eigenvalues: Float[Array, " k"]
     """The k largest eigenvalues, in decreasing order."""
     noise: Float[Array, ""]
-    """Magnitude of the most negative eigenvalue that was seen. An exact second moment has none, and sampling noise has as
-    many of either sign: a k-th eigenvalue that is not above it may well be noise."""
+    """Magnitude of the most negative eigenvalue that was seen. An exact second moment has none, and sampling noise has
+    as many of either sign: a k-th eigenvalue that is not above it may well be noise."""
     residual: Float[Array, ""]
     """Relative residual `|S U − U Λ| / λ_k` of the eigenvectors where they were computed iteratively, else zero."""
     num_iters: Int[Array, ""]
@@ -89,9 +89,9 @@ class _SubspaceState(NamedTuple):
 def _orthonormalize(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:
     """Return an orthonormal basis of the columns; a direction that is not there becomes a zero column.
 
-    From the eigenvectors of the Gram matrix, twice (the second time removes the rounding of the first). A QR of the tall
-    matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and take the
-    cores from the products that follow: 130 in place of 80 ms an iteration at n = 100,000, d = 1,000.
+    From the eigenvectors of the Gram matrix, twice (the second time removes the rounding of the first). A QR of the
+    tall matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and
+    take the cores from the products that follow: 130 in place of 80 ms an iteration at n = 100,000, d = 1,000.
     """
     eps = jnp.finfo(columns.dtype).eps
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Checks at the boundary: every message names the argument, what was expected and what came.
 
-Shapes, types and options are always checked. Values are checked where arrays are concrete; under a trace (`jit`, `vmap`)
-they cannot be, and the result's `status` has to tell.
+Shapes, types and options are always checked. Values are checked where arrays are concrete; under a trace (`jit`,
+`vmap`) they cannot be, and the result's `status` has to tell.
 """
 
 import operator
@@ -138,9 +138,10 @@ def check_documents(x: Any, num_words: Any = None, min_words: int = 0) -> tuple[
             lengths = _check_counts(x) if num_words is None else _check_ids(x, num_words)
         short = np.flatnonzero(lengths < min_words)
         if short.size:
+            rows = "row" if short.size == 1 else "rows"
             raise ValueError(
-                f"x: expected at least {min_words} words in every document; got {int(lengths[short[0]])} in row {short[0]}"
-                f" ({short.size} such {'row' if short.size == 1 else 'rows'} in all)"
+                f"x: expected at least {min_words} words in every document; "
+                f"got {int(lengths[short[0]])} in row {short[0]} ({short.size} such {rows} in all)"
             )
     return x, x.shape[1] if num_words is None else num_words
 

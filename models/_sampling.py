@@ -10,8 +10,8 @@ def inverse_cdf(
 ) -> Int[Array, "*shape"]:
     """Return draws from the columns of `probabilities`: the first index at which a column's sum exceeds the uniform.
 
-    A binary search by gathers, `O(log d)` a draw and no temporary larger than the draws themselves; `jax.random.categorical`
-    makes `d` random numbers for each.
+    A binary search by gathers, `O(log d)` a draw and no temporary larger than the draws themselves;
+    `jax.random.categorical` makes `d` random numbers for each.
 
     Args:
       uniforms: one number in `[0, 1)` a draw.

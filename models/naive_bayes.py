@@ -4,8 +4,8 @@
     x_1, …, x_L | h ~ b_h,     B = (b_1 … b_k) (d, k), columns sum to one
 
 A document is the counts of its words `(d,)`, or the list of their ids. Two and three *different* words of a document
-have moments `M₂ = B diag(π) Bᵀ` and `M₃ = Σ_h π_h b_h⊗b_h⊗b_h`, from which `fit` recovers `π` and `B`: globally, in a few
-passes over the data, without a starting point. `refine` is EM from there.
+have moments `M₂ = B diag(π) Bᵀ` and `M₃ = Σ_h π_h b_h⊗b_h⊗b_h`, from which `fit` recovers `π` and `B`: globally, in a
+few passes over the data, without a starting point. `refine` is EM from there.
 
 Identifiable when the columns of `B` are linearly independent (so `k ≤ d`) and documents have three words or more.
 """
@@ -89,8 +89,8 @@ class Fit(NamedTuple):
     eigenvalues: Float[Array, " k"]
     """After `fit`, the k largest eigenvalues of the second moment; zeros after `refine`."""
     noise: Float[Array, ""]
-    """After `fit`, magnitude of the most negative eigenvalue of the second moment: the last of `eigenvalues` should stand
-    well above it. Zero after `refine`."""
+    """After `fit`, magnitude of the most negative eigenvalue of the second moment: the last of `eigenvalues` should
+    stand well above it. Zero after `refine`."""
 
 
 @partial(jax.jit, static_argnames=("num_samples", "length", "word_ids"))
@@ -160,7 +160,8 @@ def _eigenpairs(key: Array, tensor: Float[Array, "k k k"], method: str, num_rest
 def _unwhiten(whitening: Whitening, pairs: Eigenpairs) -> Fit:
     """Turn eigenpairs of the whitened tensor into weights and word probabilities.
 
-    `B v_h = √π_h b_h` and `b_h` sums to one, so the sum of `B v_h` is `√π_h`. That is the notes' `π = B⁺M₁` (because `M₂1 = M₁`) and, unlike `π_h = λ_h⁻²`, uses second moments only.
+    `B v_h = √π_h b_h` and `b_h` sums to one, so the sum of `B v_h` is `√π_h`. That is the notes' `π = B⁺M₁` (because
+    `M₂1 = M₁`) and, unlike `π_h = λ_h⁻²`, uses second moments only.
     """
     scaled = jnp.matmul(whitening.unwhitener, pairs.vectors, precision="highest")
     roots = jnp.sum(scaled, axis=0)
@@ -251,13 +252,13 @@ def fit(
         without iterations and more sensitive to noise.
       num_words: size of the vocabulary if `x` holds word ids.
       row_weights: a weight for each document (default: equal).
-      second: `"dense"` forms the `(d, d)` pair moment, `"implicit"` iterates with products `M₂V` instead; `"auto"` is dense
-        up to 256 words.
+      second: `"dense"` forms the `(d, d)` pair moment, `"implicit"` iterates with products `M₂V` instead; `"auto"` is
+        dense up to 256 words.
       num_restarts: random starts for each component, or random slices.
 
     Returns:
-      `Fit`. Under `jit` or `vmap` values are not checked: documents that are too short are left out, and `status` tells what
-      went wrong.
+      `Fit`. Under `jit` or `vmap` values are not checked: documents that are too short are left out, and `status`
+      tells what went wrong.
 
     Cost: `O(n d k)` and a handful of passes over the data, or `O(n d²)` where dense.
 
@@ -313,8 +314,8 @@ def _log_likelihood(params: NaiveBayes, x: Num[Array, "n _"], num_words: int | N
 def log_likelihood(params: NaiveBayes, x: ArrayLike, *, word_ids: bool = False) -> Float[Array, " n"]:
     """Return each document's log-probability, words in order: `log Σ_h π_h Π_i B_ih^{c_i}`.
 
-    (The multinomial coefficient, which does not depend on the parameters, is left out: counts and ids agree.) A word that
-    no topic can emit costs its document about 87 nats each time in float32, 708 in float64, never −∞ or NaN.
+    (The multinomial coefficient, which does not depend on the parameters, is left out: counts and ids agree.) A word
+    that no topic can emit costs its document about 87 nats each time in float32, 708 in float64, never −∞ or NaN.
     """
     return _log_likelihood(*_check_pair(params, x, word_ids))
 
@@ -347,7 +348,7 @@ def _refine(
     smoothing: Array,
 ) -> Fit:
     dtype = params.word_probs.dtype
-    n, (d, k) = x.shape[0], params.word_probs.shape
+    n, k = x.shape[0], params.weights.shape[0]
     docs = jnp.ones(n, dtype) if row_weights is None else row_weights.astype(dtype)
     docs = docs / jnp.sum(docs)
 
@@ -369,8 +370,9 @@ def _refine(
     def unfinished(state: _EMState) -> Array:
         return (state.gain > tol) & (state.num_iters < max_iters)
 
-    # Projection to the simplex leaves exact zeros, which rule a topic out for every document with that word. Starting from
-    # a mixture with the overall word frequencies mends that; parameters that are better as they are stay as they are.
+    # Projection to the simplex leaves exact zeros, which rule a topic out for every document with that word. Starting
+    # from a mixture with the overall word frequencies mends that; parameters that are better as they are stay as they
+    # are.
     overall = spread_words(x, docs[:, None], num_words)
     overall = overall / jnp.maximum(jnp.sum(overall), jnp.finfo(dtype).tiny)
     mixed = NaiveBayes(
@@ -415,8 +417,8 @@ def refine(
       x: documents as for `fit`; `word_ids=True` if they are ids.
       word_ids: whether `x` holds word ids.
       row_weights: a weight for each document (default: equal).
-      tol: stop when a step gains less than this share of the log-likelihood; default: 10 machine epsilons in float32 and
-        1e-8 in float64.
+      tol: stop when a step gains less than this share of the log-likelihood; default: 10 machine epsilons in float32
+        and 1e-8 in float64.
       max_iters: limit on the steps.
       smoothing: share of the overall word frequencies that is mixed into the start, where that raises its likelihood.
 
@@ -429,6 +431,6 @@ def refine(
     params, x, num_words = _check_pair(params, x, word_ids)
     dtype = params.word_probs.dtype
     row_weights = check_row_weights(row_weights, x.shape[0])
-    tol = float(max(10 * jnp.finfo(dtype).eps, 1e-8)) if tol is None else tol
+    tol = max(10 * float(jnp.finfo(dtype).eps), 1e-8) if tol is None else tol
     limits = (jnp.asarray(tol, dtype), jnp.asarray(max_iters, jnp.int32), jnp.asarray(smoothing, dtype))
     return _refine(params, x, num_words, row_weights, *limits)

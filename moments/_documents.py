@@ -56,11 +56,13 @@ def project_words(
 
 
 @partial(jax.jit, static_argnames="num_words")
-def spread_words(x: Num[Array, "n _"], values: Float[Array, "n r"], num_words: int | None = None) -> Float[Array, "d r"]:
+def spread_words(
+    x: Num[Array, "n _"], values: Float[Array, "n r"], num_words: int | None = None
+) -> Float[Array, "d r"]:
     """Return `x.T @ values` for counts, and the same sum over words for ids: the adjoint of `project_words`."""
     if num_words is None:
-        # valuesᵀ x reads x row by row and takes little longer than x V; xᵀ values takes twice that on a CPU, and the barrier
-        # keeps the compiler from turning the one into the other.
+        # valuesᵀ x reads x row by row and takes little longer than x V; xᵀ values takes twice that on a CPU, and the
+        # barrier keeps the compiler from turning the one into the other.
         spread = jnp.matmul(values.T, as_float(x).astype(values.dtype), precision="highest")
         return lax.optimization_barrier(spread).T
 
@@ -140,8 +142,8 @@ def document_second_moment_operator(
 ) -> Callable[[Float[Array, "d r"]], Float[Array, "d r"]]:
     """Return the map `V ↦ M₂ V`, which never forms `M₂`. Arguments as in `document_moments`.
 
-    The map is a pytree (`jax.tree_util.Partial`) and may cross `jit`. Each call costs `O(n d r)`, two passes over the data,
-    and `O((n + d) r)` memory; the weights and the diagonal are computed once, here.
+    The map is a pytree (`jax.tree_util.Partial`) and may cross `jit`. Each call costs `O(n d r)`, two passes over the
+    data, and `O((n + d) r)` memory; the weights and the diagonal are computed once, here.
     """
     x = as_float(x) if num_words is None else x
     _, two, _ = _weights_by_order(x, num_words, row_weights, _dtype(x, num_words))

@@ -29,7 +29,7 @@ def no_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-class _x64:  # noqa: N801
+class _x64:
     def __init__(self, on):
         self.on = on
 

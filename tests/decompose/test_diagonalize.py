@@ -50,7 +50,7 @@ def test_weights_of_either_sign(d, k, float64):
 
 
 def test_equal_ratios_are_degenerate(float64):
-    factors, first, _, x, _ = problem(0, 5, 3)
+    _, _, _, x, _ = problem(0, 5, 3)
     result = simultaneous_diagonalization(x, 2 * x, 3)
     assert result.status == Status.DEGENERATE
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in result)
@@ -75,7 +75,9 @@ def test_no_real_solution_is_degenerate(float64):
 def test_nan_reads_as_failure(float64):
     _, _, _, x, y = problem(0, 4, 4)
     for definite in (True, False):
-        assert simultaneous_diagonalization(x, y.at[0, 0].set(jnp.nan), 4, definite=definite).status == Status.NON_FINITE
+        assert (
+            simultaneous_diagonalization(x, y.at[0, 0].set(jnp.nan), 4, definite=definite).status == Status.NON_FINITE
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 25])

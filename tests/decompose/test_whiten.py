@@ -36,9 +36,7 @@ def test_operator_form_equals_the_dense_one(float64):
     dense, implicit = both_ways(low_rank(0, 40, 5) + noise + noise.T, 5)
     np.testing.assert_allclose(dense.eigenvalues, implicit.eigenvalues, rtol=1e-10)
     # The whitener is determined up to the sign of its columns.
-    np.testing.assert_allclose(
-        dense.whitener @ dense.whitener.T, implicit.whitener @ implicit.whitener.T, atol=1e-9
-    )
+    np.testing.assert_allclose(dense.whitener @ dense.whitener.T, implicit.whitener @ implicit.whitener.T, atol=1e-9)
     assert implicit.status == Status.CONVERGED
     assert 0 < implicit.num_iters < 50
 

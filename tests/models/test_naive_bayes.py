@@ -72,9 +72,9 @@ def test_components_come_in_decreasing_order_of_weight(float64):
 def test_population_moments_against_enumeration(float64):
     truth = random_model(0, 3, 2)
     moments = naive_bayes.population_moments(truth)
-    for i, j, l in itertools.product(range(3), repeat=3):
-        terms = [truth.weights[h] * np.prod([truth.word_probs[w, h] for w in (i, j, l)]) for h in range(2)]
-        np.testing.assert_allclose(moments.third[i, j, l], sum(terms), atol=1e-15)
+    for i, j, m in itertools.product(range(3), repeat=3):
+        terms = [truth.weights[h] * np.prod([truth.word_probs[w, h] for w in (i, j, m)]) for h in range(2)]
+        np.testing.assert_allclose(moments.third[i, j, m], sum(terms), atol=1e-15)
     np.testing.assert_allclose(moments.third.sum(axis=2), moments.second, atol=1e-15)
     np.testing.assert_allclose(moments.second.sum(axis=1), moments.first, atol=1e-15)
 
@@ -154,7 +154,9 @@ def test_log_likelihood_and_posterior_against_enumeration(precision):
     params = random_model(0, 5, 3, concentration=1.0, weights=[1.0, 2.0, 3.0])
     ids = np.array([[0, 3, 3, 1], [2, 2, 2, -1], [4, 0, -1, -1]])
     counts = jnp.asarray([np.bincount(row[row >= 0], minlength=5) for row in ids], params.weights.dtype)
-    joint = np.array([[params.weights[h] * np.prod(params.word_probs[row[row >= 0], h]) for h in range(3)] for row in ids])
+    joint = np.array(
+        [[params.weights[h] * np.prod(params.word_probs[row[row >= 0], h]) for h in range(3)] for row in ids]
+    )
     tolerance = 1e-12 if precision == "float64" else 1e-5
     for x, word_ids in ((counts, False), (jnp.asarray(ids), True)):
         value = naive_bayes.log_likelihood(params, x, word_ids=word_ids)

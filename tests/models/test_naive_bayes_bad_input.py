@@ -50,14 +50,24 @@ def test_documents(x, message):
 
 @pytest.mark.parametrize(
     ("value", "got"),
-    [(0, "0"), (-1, "-1"), (5, "5"), (2.0, "2.0 of type float"), ("2", "'2' of type str"), (None, "None"), (True, "True")],
+    [
+        (0, "0"),
+        (-1, "-1"),
+        (5, "5"),
+        (2.0, "2.0 of type float"),
+        ("2", "'2' of type str"),
+        (None, "None"),
+        (True, "True"),
+    ],
 )
 def test_num_components(value, got):
     with pytest.raises(ValueError, match=rf"num_components: expected an integer from 1 to 4 .*; got {got}"):
         fit(num_components=value)
 
 
-@pytest.mark.parametrize("key", [0, "key", np.zeros(3), jnp.zeros((2, 2), jnp.uint32), jax.random.split(jax.random.key(0), 2)])
+@pytest.mark.parametrize(
+    "key", [0, "key", np.zeros(3), jnp.zeros((2, 2), jnp.uint32), jax.random.split(jax.random.key(0), 2)]
+)
 def test_key_that_is_none(key):
     with pytest.raises(ValueError, match=r"key: expected a random key"):
         fit(key=key)

@@ -1,0 +1,59 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import runner
+from benchmarks.runner import BenchmarkError, Claim, Options, Report
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_list_has_a_line_for_each():
+    result = command("list")
+    assert result.returncode == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == runner.names()
+    assert {"demo", "naive_bayes_vs_em", "speed_power_method", "speed_naive_bayes"} <= set(runner.names())
+
+
+def test_unknown_names_and_numbers_are_refused():
+    assert "invalid choice: 'nothing'" in command("run", "nothing").stderr
+    assert "at least 1; got 0" in command("run", "demo", "--trials", "0").stderr
+
+
+def test_demo_writes_numbers_and_a_picture(tmp_path):
+    result = command("run", "demo", "--quick", "--trials", "3", "--out", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    record = json.loads((tmp_path / "demo" / "data.json").read_text())
+    assert record["benchmark"] == "demo"
+    assert len(record["em_log_likelihoods"]) == 3
+    assert (tmp_path / "demo" / "figure.png").stat().st_size < 150_000
+    assert "refine(fit)" in result.stdout
+
+
+@pytest.mark.parametrize(("held", "quick", "code"), [(True, False, True), (False, False, False)])
+def test_a_claim_that_fails_is_said_and_returned(held, quick, code, tmp_path, monkeypatch, capsys):
+    report = Report(["k"], [[1]], [Claim("it is fast", "7 times", held)])
+    module = type("Module", (), {"__doc__": "A made-up benchmark.", "run": staticmethod(lambda options: report)})
+    monkeypatch.setattr(runner.importlib, "import_module", lambda name: module)
+    assert runner.run("made_up", Options(quick, None, "cpu", tmp_path)) is code
+    assert ("[held] it is fast: 7 times" if held else "[DID NOT HOLD] it is fast: 7 times") in capsys.readouterr().out
+    assert json.loads((tmp_path / "data.json").read_text())["claims"][0]["held"] is held
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(BenchmarkError, match="no gpu that JAX can use"):
+        runner.run("demo", Options(True, None, "gpu", tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_measure_reports_the_median_of_warm_calls():
+    calls = []
+    timing, result = runner.measure(lambda: calls.append(1) or len(calls), repeats=3)
+    assert result == 1
+    assert len(calls) == 4
+    assert timing.first >= 0
+    assert timing.warm >= 0
