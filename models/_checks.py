@@ -56,6 +56,8 @@ def check_option(name: str, value: Any, options: Sequence[str]) -> None:
 
 def check_matrix(name: str, value: Any, meaning: str) -> Array:
     """Return `value` as a numeric array with two axes, none of them empty."""
+    if value is None:
+        raise ValueError(f"{name}: expected {meaning}; got None")
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:

@@ -1,5 +1,10 @@
 """Every annotation of latensor is enforced while the tests run, and arrays of different ranks never broadcast."""
 
+import os
+
+# Most of a test's time is compilation, of which LLVM's later passes are half; what they do matters for speed alone.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+
 import jax
 import jaxtyping
 import pytest

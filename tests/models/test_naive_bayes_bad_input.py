@@ -40,7 +40,7 @@ def fit(x=GOOD, num_components=2, key=None, **options):
         (GOOD.astype(complex), r"x: expected counts .*; got values of type complex"),
         (GOOD > 0, r"x: expected counts .*; got values of type bool"),
         ("documents", r"x: expected counts .*; got str"),
-        (None, r"x: expected counts .*; got NoneType"),
+        (None, r"x: expected counts .*; got None"),
     ],
 )
 def test_documents(x, message):
