@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.decompose._power import Eigenpairs, polish_vectors
 from latensor.decompose._schur import real_eigenvectors
-from latensor.decompose._status import Status, status_if, worst
+from latensor.decompose._status import Status, check_rank, status_if, worst
 from latensor.decompose._whiten import whiten
 
 
@@ -109,6 +109,7 @@ def simultaneous_diagonalization(
       rank.
 
     """
+    check_rank(rank, second.shape[0])
     route = _definite if definite else _indefinite
     factors, weights, ratios, num_iters, status = route(second, slice, rank)
     lengths = jnp.linalg.norm(factors, axis=0)

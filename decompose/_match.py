@@ -17,8 +17,16 @@ class Matching(NamedTuple):
 
 
 def _unit_columns(matrix: Float[Array, "d k"]) -> Float[Array, "d k"]:
+    # By the largest entry first: squares of very long or short columns leave the floating range.
+    largest = jnp.max(jnp.abs(matrix), axis=0)
+    matrix = matrix / jnp.where(largest > 0, largest, 1)[None, :]
     norms = jnp.linalg.norm(matrix, axis=0)
     return matrix / jnp.where(norms > 0, norms, 1)[None, :]
+
+
+def _check_shapes(reference: Array, estimate: Array) -> None:
+    if reference.ndim != 2 or reference.shape != estimate.shape:
+        raise ValueError(f"estimate: expected the shape of reference, {reference.shape}; got {estimate.shape}")
 
 
 def _angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, "k k"]:
@@ -61,6 +69,7 @@ def match_columns(
       `Matching(permutation, is_permutation)`.
 
     """
+    _check_shapes(reference, estimate)
     k = reference.shape[1]
     if method == "assignment":
         permutation = _assign(_angles(reference, estimate))
@@ -72,12 +81,14 @@ def match_columns(
         permutation = jnp.argmax(jnp.matmul(left, right, precision="highest"), axis=1).astype(jnp.int32)
     else:
         raise ValueError(f'method: expected "procrustes", "angle" or "assignment"; got {method!r}')
-    return Matching(permutation, jnp.all(jnp.sort(permutation) == jnp.arange(k)))
+    finite = jnp.all(jnp.isfinite(reference)) & jnp.all(jnp.isfinite(estimate))
+    return Matching(permutation, finite & jnp.all(jnp.sort(permutation) == jnp.arange(k)))
 
 
 @jax.jit
 def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, " k"]:
     """Return the angle, in radians, of each reference column with its partner in the best assignment of columns."""
+    _check_shapes(reference, estimate)
     angles = _angles(reference, estimate)
     return jnp.take_along_axis(angles, _assign(angles)[:, None], axis=1)[:, 0]
 
@@ -85,5 +96,6 @@ def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"])
 @jax.jit
 def matched_rmse(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, ""]:
     """Return the root mean squared error over all entries, after the assignment of columns that makes it smallest."""
+    _check_shapes(reference, estimate)
     squares = jnp.mean((reference[:, :, None] - estimate[:, None, :]) ** 2, axis=0)
     return jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))

@@ -18,11 +18,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.decompose._status import Status, status_if, worst
+from latensor.decompose._status import Status, check_rank, status_if, worst
 
 # Two eigenvectors of an orthogonal tensor are at 90°; closer than 60° they are one that was found twice.
 _LARGEST_COSINE = 0.5
 _MAX_ITERS = 200
+# No two unit vectors are farther apart.
+_LARGEST_CHANGE = 2.0
 
 
 class Eigenpairs(NamedTuple):
@@ -44,23 +46,23 @@ class _Packed(NamedTuple):
 
     matrix: Float[Array, "k pairs"]
     multiplicity: Float[Array, " pairs"]
-
-
-def _pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.triu_indices(size)
+    scale: Float[Array, ""]
 
 
 def _pack(tensor: Float[Array, "k k k"]) -> _Packed:
-    """Pack the symmetric part of a tensor."""
+    """Pack the symmetric part of a tensor, divided by its largest entry: its squares would leave the floating range."""
+    scale = jnp.max(jnp.abs(tensor))
+    scale = jnp.where(scale > 0, scale, 1)
+    tensor = tensor / scale
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     tensor = sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders)
-    first, second = _pairs(tensor.shape[0])
+    first, second = np.triu_indices(tensor.shape[0])
     multiplicity = jnp.asarray(np.where(first == second, 1.0, 2.0), tensor.dtype)
-    return _Packed(tensor[:, first, second], multiplicity)
+    return _Packed(tensor[:, first, second], multiplicity, scale)
 
 
 def _squares(vectors: Float[Array, "k r"]) -> Float[Array, "pairs r"]:
-    first, second = _pairs(vectors.shape[0])
+    first, second = np.triu_indices(vectors.shape[0])
     return vectors[first] * vectors[second]
 
 
@@ -88,17 +90,18 @@ class _Iterates(NamedTuple):
 
 def _iterate(packed: _Packed, start: Float[Array, "k r"], tol: Array, max_iters: Array | int) -> _Iterates:
     """Iterate all columns until the one that moves most moves by at most `tol`."""
-    packed = _Packed(packed.matrix * packed.multiplicity[None, :], jnp.ones_like(packed.multiplicity))
+    # Multiplied once, not in every step as `_image` would.
+    matrix = packed.matrix * packed.multiplicity[None, :]
 
     def unfinished(state: _Iterates) -> Array:
         return (state.change > tol) & (state.num_iters < max_iters)
 
     def step(state: _Iterates) -> _Iterates:
-        vectors = _normalize(jnp.matmul(packed.matrix, _squares(state.vectors), precision="highest"), state.vectors)
+        vectors = _normalize(jnp.matmul(matrix, _squares(state.vectors), precision="highest"), state.vectors)
         change = jnp.max(jnp.linalg.norm(vectors - state.vectors, axis=0))
         return _Iterates(vectors, change, state.num_iters + 1)
 
-    return lax.while_loop(unfinished, step, _Iterates(start, jnp.array(jnp.inf, start.dtype), jnp.int32(0)))
+    return lax.while_loop(unfinished, step, _Iterates(start, jnp.array(_LARGEST_CHANGE, start.dtype), jnp.int32(0)))
 
 
 @partial(jax.jit, static_argnames=("rank", "num_restarts"))
@@ -131,6 +134,7 @@ def power_method(
 
     """
     k = tensor.shape[0]
+    check_rank(rank, k)
     dtype = tensor.dtype
     tol = jnp.asarray(_default_tolerance(dtype) if tol is None else tol, dtype)
     packed = _pack(tensor)
@@ -147,7 +151,7 @@ def power_method(
 
     _, (rows, num_iters) = lax.scan(next_component, packed, jax.random.split(key, rank))
     pairs = _polish(packed, rows.T, tol, max_iters)
-    return pairs._replace(num_iters=pairs.num_iters + jnp.sum(num_iters))
+    return pairs._replace(num_iters=pairs.num_iters + jnp.sum(num_iters, dtype=jnp.int32))
 
 
 def _default_tolerance(dtype: jnp.dtype) -> float:
@@ -175,9 +179,9 @@ def _polish(packed: _Packed, found: Float[Array, "k rank"], tol: Array, max_iter
         return jnp.sqrt(jnp.sum(packed.multiplicity[None, :] * matrix**2))
 
     size = norm(packed.matrix)
-    finite = jnp.all(jnp.isfinite(vectors)) & jnp.all(jnp.isfinite(values))
+    finite = jnp.all(jnp.isfinite(vectors)) & jnp.all(jnp.isfinite(values * packed.scale)) & jnp.isfinite(size)
     return Eigenpairs(
-        values=values,
+        values=values * packed.scale,
         vectors=vectors,
         residual=residual,
         unexplained=norm(left) / jnp.where(size > 0, size, 1),

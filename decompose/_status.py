@@ -11,7 +11,8 @@ class Status(IntEnum):
 
     Traced code returns the value as an int32 array, one for every lane under `vmap`. On the host,
     `Status(int(result.status))` is the member and `.message` says what it means. Whatever the status, returned numbers
-    are finite unless the status is `NON_FINITE`.
+    are finite unless the status is `NON_FINITE`. `CONVERGED` says that the computation did what it should, not that the
+    model is right: noise alone can look like one component too many.
     """
 
     CONVERGED = 0
@@ -34,7 +35,7 @@ _MESSAGES = {
         "or apart from the others is not; the components are arbitrary"
     ),
     Status.RANK_DEFICIENT: (
-        "the second moment does not have the rank asked for: its k-th eigenvalue is not above the noise; "
+        "the second moment does not have the rank asked for: its k-th eigenvalue is not clear of the noise; "
         "ask for fewer components or bring more data"
     ),
     Status.NON_FINITE: "the input, or a quantity computed from it, is NaN or infinite",
@@ -47,6 +48,12 @@ def worst(*statuses: Int[Array, ""] | Status) -> Int[Array, ""]:
     for status in statuses:
         result = jnp.maximum(result, jnp.asarray(status, jnp.int32))
     return result
+
+
+def check_rank(rank: int, size: int) -> None:
+    """Raise unless `rank` is between 1 and `size`."""
+    if not 1 <= rank <= size:
+        raise ValueError(f"rank: expected an integer from 1 to {size} (the dimension); got {rank}")
 
 
 def status_if(condition: Bool[Array, ""], status: Status) -> Int[Array, ""]:

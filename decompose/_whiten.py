@@ -4,6 +4,7 @@
 `Wᵀ S W = I`, the vectors `v_h = √s_h Wᵀa_h` are orthonormal, and `B v_h = √s_h a_h` leads back.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.decompose._status import Status, status_if, worst
+from latensor.decompose._status import Status, check_rank, status_if, worst
+
+# Where the k-th direction is noise, its eigenvalue is as large as the noise itself, give or take a factor of two.
+_NOISE_MARGIN = 2
 
 
 class Whitening(NamedTuple):
@@ -25,7 +29,7 @@ class Whitening(NamedTuple):
     """The k largest eigenvalues, in decreasing order."""
     noise: Float[Array, ""]
     """Magnitude of the most negative eigenvalue that was seen. An exact second moment has none, and sampling noise has
-    as many of either sign: a k-th eigenvalue that is not above it may well be noise."""
+    as many of either sign: a k-th eigenvalue that is not well above it may be noise."""
     residual: Float[Array, ""]
     """Relative residual `|S U − U Λ| / λ_k` of the eigenvectors where they were computed iteratively, else zero."""
     num_iters: Int[Array, ""]
@@ -41,7 +45,7 @@ def _from_eigenpairs(
     largest = jnp.maximum(values[0], 0)
     eps = jnp.finfo(values.dtype).eps
     usable = values > eps * largest
-    doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, noise)
+    doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, _NOISE_MARGIN * noise)
     root = jnp.sqrt(jnp.where(usable, values, 1))
     finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(vectors))
     return Whitening(
@@ -64,8 +68,9 @@ def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
     """Whiten by the `rank` largest eigenvalues of a symmetric matrix.
 
     One dense `eigh`: `O(d³)`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding
-    (`d · eps · λ₁`) or not above `noise`; directions at rounding level are left out and nothing becomes NaN.
+    (`d · eps · λ₁`) or not above twice the `noise`; directions at rounding level are left out and nothing becomes NaN.
     """
+    check_rank(rank, second.shape[0])
     values, vectors = jnp.linalg.eigh((second + second.T) / 2)
     top_values, top_vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
     return _from_eigenpairs(
@@ -83,6 +88,7 @@ class _SubspaceState(NamedTuple):
     image: Float[Array, "d r"]
     values: Float[Array, " r"]
     residual: Float[Array, ""]
+    limit: Float[Array, ""]
     num_iters: Int[Array, ""]
 
 
@@ -119,7 +125,7 @@ def whiten_operator(
 
     Randomized subspace iteration with Rayleigh–Ritz: `basis ← orth(S basis)` on `rank + oversample` columns, until the
     eigenpairs that are kept satisfy `|S U − U Λ| ≤ tol · λ_k`. The error shrinks by `|λ_{r+1}| / λ_k` an iteration,
-    `r = rank + oversample`. Never forms `(d, d)`.
+    `r = rank + oversample`. Never forms `(d, d)`. Call it from jitted code: by itself it compiles anew each time.
 
     Args:
       key: a random key, for the start.
@@ -127,15 +133,17 @@ def whiten_operator(
       dimension: `d`.
       rank: number of directions to keep.
       oversample: columns carried beyond `rank`; they speed convergence up and show the noise.
-      tol: relative residual at which to stop; default: the square root of the machine epsilon.
+      tol: relative residual at which to stop, if rounding lets it; default: the square root of the machine epsilon.
       max_iters: limit on the products with `S`.
       dtype: floating type; default: float64 where x64 is enabled, else float32.
 
     Cost: one `operator` call on `rank + oversample` columns an iteration, and `O(d r²)` beside it.
 
     """
+    check_rank(rank, dimension)
     dtype = jnp.dtype(dtype or jnp.result_type(float))
-    tol = jnp.sqrt(jnp.finfo(dtype).eps) if tol is None else tol
+    eps = jnp.finfo(dtype).eps
+    tol = jnp.asarray(jnp.sqrt(eps) if tol is None else tol, dtype)
     columns = min(dimension, rank + oversample)
 
     def step(state: _SubspaceState) -> _SubspaceState:
@@ -147,22 +155,26 @@ def whiten_operator(
         basis = jnp.matmul(basis, rotation, precision="highest")
         image = jnp.matmul(image, rotation, precision="highest")
         miss = jnp.linalg.norm((image - basis * values[None, :])[:, :rank])
-        residual = miss / jnp.maximum(values[rank - 1], jnp.finfo(dtype).tiny)
-        return _SubspaceState(basis, image, values, residual, state.num_iters + 1)
+        # Rounding alone leaves about eps · λ₁, which no number of iterations removes.
+        rounding = 4 * math.sqrt(rank) * eps * jnp.max(jnp.abs(values))
+        smallest = jnp.maximum(values[rank - 1], rounding)
+        smallest = jnp.where(smallest > 0, smallest, 1)
+        limit = jnp.maximum(tol, rounding / smallest)
+        return _SubspaceState(basis, image, values, miss / smallest, limit, state.num_iters + 1)
 
     def unfinished(state: _SubspaceState) -> Array:
-        return (state.residual > tol) & (state.num_iters < max_iters)
+        return (state.residual > state.limit) & (state.num_iters < max_iters)
 
     start = jax.random.normal(key, (dimension, columns), dtype)
-    zeros = jnp.zeros(columns, dtype)
-    state = lax.while_loop(
-        unfinished, step, _SubspaceState(start, start, zeros, jnp.array(jnp.inf, dtype), jnp.int32(0))
-    )
+    # No residual yet: a whole eigenvalue, which is above any sensible tolerance.
+    one = jnp.ones((), dtype)
+    first = _SubspaceState(start, start, jnp.zeros(columns, dtype), one, -one, jnp.int32(0))
+    state = lax.while_loop(unfinished, step, first)
     return _from_eigenpairs(
         state.basis[:, :rank],
         state.values[:rank],
         noise=jnp.maximum(-state.values[-1], 0),
         residual=state.residual,
         num_iters=state.num_iters,
-        status=status_if(~(state.residual <= tol), Status.MAX_ITERS),
+        status=status_if(~(state.residual <= state.limit), Status.MAX_ITERS),
     )

@@ -13,10 +13,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from latensor.moments import as_float
+
 
 def is_concrete(*arrays: Any) -> bool:
     """Return whether the values of all arrays can be looked at."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
+
+
+def _as_array(name: str, value: Any, meaning: str) -> Array:
+    """Return `value` as a real numeric array, and as a concrete one if it is, whether or not a trace is under way."""
+    if isinstance(value, jax.core.Tracer):
+        array = jnp.asarray(value)
+    else:
+        if value is None:
+            raise ValueError(f"{name}: expected {meaning}; got None")
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size:
+            # Without x64 JAX would wrap 64-bit integers around in silence.
+            limits = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
+            if value.max() > limits.max or value.min() < limits.min:
+                raise ValueError(
+                    f"{name}: expected {meaning} within {limits.dtype}; got values from {value.min()} to {value.max()}"
+                )
+        try:
+            with jax.ensure_compile_time_eval():
+                array = jnp.asarray(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{name}: expected {meaning}; got {type(value).__name__} ({error})") from None
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise ValueError(f"{name}: expected {meaning}; got values of type {array.dtype}")
+    return array
 
 
 def check_key(key: Any) -> Array:
@@ -27,7 +53,7 @@ def check_key(key: Any) -> Array:
     if not isinstance(key, jax.Array | np.ndarray):
         raise ValueError(f"{expected}; got {type(key).__name__}")
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not typed and not (key.dtype == jnp.uint32 and key.shape == (2,)):
+    if not typed and not (key.dtype == jnp.uint32 and key.shape in ((2,), (4,))):  # threefry or rbg
         raise ValueError(f"{expected}; got an array of type {key.dtype} and shape {key.shape}")
     if typed and key.shape != ():
         raise ValueError(f"{expected}; got {key.shape} keys (use vmap for many)")
@@ -56,14 +82,7 @@ def check_option(name: str, value: Any, options: Sequence[str]) -> None:
 
 def check_matrix(name: str, value: Any, meaning: str) -> Array:
     """Return `value` as a numeric array with two axes, none of them empty."""
-    if value is None:
-        raise ValueError(f"{name}: expected {meaning}; got None")
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected {meaning}; got {type(value).__name__} ({error})") from None
-    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise ValueError(f"{name}: expected {meaning}; got values of type {array.dtype}")
+    array = _as_array(name, value, meaning)
     if array.ndim != 2:
         raise ValueError(f"{name}: expected {meaning}, two axes; got {array.ndim}, shape {array.shape}")
     if array.size == 0:
@@ -75,7 +94,7 @@ def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
     """Return weights `(num_rows,)` that are finite, not negative and not all zero."""
     if row_weights is None:
         return None
-    weights = jnp.asarray(row_weights)
+    weights = as_float(_as_array("row_weights", row_weights, "one weight a row"))
     if weights.shape != (num_rows,):
         raise ValueError(f"row_weights: expected one weight a row, shape ({num_rows},); got shape {weights.shape}")
     if is_concrete(weights):
@@ -92,6 +111,7 @@ def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
 @jax.jit
 def _count_summary(x: Array) -> tuple[Array, Array, Array]:
     """Return each row's sum, its minimum, and how far its entries are from whole numbers: one pass over the data."""
+    x = as_float(x)
     return jnp.sum(x, axis=1), jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)
 
 
@@ -105,7 +125,10 @@ def _check_counts(x: Array) -> np.ndarray:
     sums, smallest, fraction = (np.asarray(part) for part in _count_summary(x))
     bad = np.flatnonzero(~np.isfinite(sums))
     if bad.size:
-        raise ValueError(f"x: expected finite counts; got {_first_entry(x, int(bad[0]), lambda v: ~np.isfinite(v))}")
+        row = int(bad[0])
+        if np.all(np.isfinite(np.asarray(x[row]))):
+            raise ValueError(f"x: expected documents whose length is finite in {sums.dtype}; row {row} is longer")
+        raise ValueError(f"x: expected finite counts; got {_first_entry(x, row, lambda v: ~np.isfinite(v))}")
     bad = np.flatnonzero(smallest < 0)
     if bad.size:
         raise ValueError(f"x: expected counts ≥ 0; got {_first_entry(x, int(bad[0]), lambda v: v < 0)}")
@@ -148,11 +171,28 @@ def check_documents(x: Any, num_words: Any = None, min_words: int = 0) -> tuple[
     return x, x.shape[1] if num_words is None else num_words
 
 
-def check_distribution(name: str, value: Array, tolerance: float = 1e-3) -> None:
-    """Raise unless the columns of a concrete `value` are probability vectors to within `tolerance`."""
+def check_number(name: str, value: Any, low: float, high: float | None = None) -> Any:
+    """Return `value` if it is traced, or a number within `[low, high]`."""
     if not is_concrete(value):
-        return
-    values = np.asarray(value)
+        return value
+    span = f"a number of at least {low:g}" if high is None else f"a number from {low:g} to {high:g}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected {span}; got {value!r}") from None
+    if not (low <= number and (high is None or number <= high)):
+        raise ValueError(f"{name}: expected {span}; got {value!r}")
+    return value
+
+
+def check_probabilities(name: str, value: Any, num_axes: int, tolerance: float = 1e-3) -> Array:
+    """Return probability vectors, one or the columns of a matrix; concrete ones must sum to one within `tolerance`."""
+    array = as_float(_as_array(name, value, "probabilities"))
+    if array.ndim != num_axes or array.size == 0:
+        raise ValueError(f"{name}: expected probabilities with {num_axes} axes, not empty; got shape {array.shape}")
+    if not is_concrete(array):
+        return array
+    values = np.asarray(array)
     if not np.all(np.isfinite(values)):
         raise ValueError(f"{name}: expected finite probabilities; got {values[~np.isfinite(values)][0]}")
     if values.min() < 0:
@@ -160,3 +200,4 @@ def check_distribution(name: str, value: Array, tolerance: float = 1e-3) -> None
     worst = np.max(np.abs(values.sum(axis=0) - 1))
     if worst > tolerance:
         raise ValueError(f"{name}: expected probabilities that sum to one; the sum is off by {worst:.3g}")
+    return array

@@ -15,13 +15,11 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num
 
 from latensor.decompose import (
     Eigenpairs,
-    Status,
     Whitening,
     diagonalize_slices,
     power_method,
@@ -31,14 +29,17 @@ from latensor.decompose import (
     worst,
 )
 from latensor.models._checks import (
-    check_distribution,
     check_documents,
     check_integer,
     check_key,
+    check_number,
     check_option,
+    check_probabilities,
     check_row_weights,
+    is_concrete,
 )
-from latensor.models._sampling import inverse_cdf
+from latensor.models._em import expectation_maximization
+from latensor.models._sampling import draw_documents, inverse_cdf
 from latensor.moments import (
     Moments,
     as_float,
@@ -95,19 +96,10 @@ class Fit(NamedTuple):
 
 @partial(jax.jit, static_argnames=("num_samples", "length", "word_ids"))
 def _sample(key: Array, params: NaiveBayes, num_samples: int, length: tuple[int, int], word_ids: bool) -> Sample:
-    d, _ = params.word_probs.shape
-    dtype = params.word_probs.dtype
-    key_topic, key_length, key_words = jax.random.split(key, 3)
-    hidden = inverse_cdf(jax.random.uniform(key_topic, (num_samples,), dtype), params.weights[:, None])
-    lengths = jax.random.randint(key_length, (num_samples,), length[0], length[1] + 1)
-    uniforms = jax.random.uniform(key_words, (num_samples, length[1]), dtype)
-    words = inverse_cdf(uniforms, params.word_probs, hidden[:, None])
-    beyond = jnp.arange(length[1])[None, :] >= lengths[:, None]
-    if word_ids:
-        return Sample(jnp.where(beyond, -1, words), hidden)
-    rows = jnp.arange(num_samples)[:, None]
-    counts = jnp.zeros((num_samples, d), dtype).at[rows, jnp.where(beyond, d, words)].add(1, mode="drop")
-    return Sample(counts, hidden)
+    key_topic, key_words = jax.random.split(key)
+    uniforms = jax.random.uniform(key_topic, (num_samples,), params.weights.dtype)
+    hidden = inverse_cdf(uniforms, params.weights[:, None])
+    return Sample(draw_documents(key_words, params.word_probs, hidden, length, word_ids), hidden)
 
 
 def sample(
@@ -134,6 +126,8 @@ def sample(
     key = check_key(key)
     params = _check_params(params)
     num_samples = check_integer("num_samples", num_samples, 1)
+    if isinstance(length, tuple) and len(length) != 2:
+        raise ValueError(f"length: expected an integer or a pair of them; got {length!r}")
     low, high = length if isinstance(length, tuple) else (length, length)
     low = check_integer("length", low, 1)
     return _sample(key, params, num_samples, (low, check_integer("length", high, low)), word_ids)
@@ -266,6 +260,8 @@ def fit(
     key = check_key(key)
     x, d = check_documents(x, num_words, min_words=_MIN_WORDS)
     num_components = check_integer("num_components", num_components, 1, d, " (the number of words)")
+    if x.shape[0] < num_components:
+        raise ValueError(f"x: expected at least num_components = {num_components} documents; got {x.shape[0]}")
     check_option("method", method, _METHODS)
     check_option("second", second, _SECONDS)
     num_restarts = check_integer("num_restarts", num_restarts, 1)
@@ -275,23 +271,25 @@ def fit(
 
 
 def _check_params(params: NaiveBayes) -> NaiveBayes:
-    weights, word_probs = jnp.asarray(params.weights), jnp.asarray(params.word_probs)
-    if weights.ndim != 1 or word_probs.ndim != 2 or word_probs.shape[1] != weights.shape[0]:
+    if not isinstance(params, NaiveBayes):
+        hint = " (pass its .params)" if isinstance(params, Fit) else ""
+        raise ValueError(f"params: expected a NaiveBayes; got {type(params).__name__}{hint}")
+    weights = check_probabilities("params.weights", params.weights, 1)
+    word_probs = check_probabilities("params.word_probs", params.word_probs, 2)
+    if word_probs.shape[1] != weights.shape[0]:
         raise ValueError(
             f"params: expected weights (k,) and word_probs (d, k); got shapes {weights.shape} and {word_probs.shape}"
         )
-    check_distribution("params.weights", weights[:, None])
-    check_distribution("params.word_probs", word_probs)
     return NaiveBayes(weights, word_probs)
 
 
-def _check_pair(params: NaiveBayes, x: ArrayLike, word_ids: bool) -> tuple[NaiveBayes, Array, int | None]:
+def _check_pair(params: NaiveBayes, x: ArrayLike, num_words: int | None) -> tuple[NaiveBayes, Array, int | None]:
     params = _check_params(params)
     words = params.word_probs.shape[0]
-    num_words = words if word_ids else None
     x, d = check_documents(x, num_words)
     if d != words:
-        raise ValueError(f"x: expected counts of {words} words, as in params.word_probs; got {d} columns")
+        name = "x: expected counts of" if num_words is None else "num_words: expected"
+        raise ValueError(f"{name} {words} words, as in params.word_probs; got {d}")
     return params, x, num_words
 
 
@@ -311,13 +309,13 @@ def _log_likelihood(params: NaiveBayes, x: Num[Array, "n _"], num_words: int | N
     return jax.nn.logsumexp(_joint(params, x, num_words), axis=1)
 
 
-def log_likelihood(params: NaiveBayes, x: ArrayLike, *, word_ids: bool = False) -> Float[Array, " n"]:
+def log_likelihood(params: NaiveBayes, x: ArrayLike, *, num_words: int | None = None) -> Float[Array, " n"]:
     """Return each document's log-probability, words in order: `log Σ_h π_h Π_i B_ih^{c_i}`.
 
     (The multinomial coefficient, which does not depend on the parameters, is left out: counts and ids agree.) A word
     that no topic can emit costs its document about 87 nats each time in float32, 708 in float64, never −∞ or NaN.
     """
-    return _log_likelihood(*_check_pair(params, x, word_ids))
+    return _log_likelihood(*_check_pair(params, x, num_words))
 
 
 @partial(jax.jit, static_argnames="num_words")
@@ -325,16 +323,9 @@ def _posterior(params: NaiveBayes, x: Num[Array, "n _"], num_words: int | None) 
     return jax.nn.softmax(_joint(params, x, num_words), axis=1)
 
 
-def posterior(params: NaiveBayes, x: ArrayLike, *, word_ids: bool = False) -> Float[Array, "n k"]:
-    """Return the probability of each topic given each document."""
-    return _posterior(*_check_pair(params, x, word_ids))
-
-
-class _EMState(NamedTuple):
-    params: NaiveBayes
-    log_likelihood: Float[Array, ""]
-    gain: Float[Array, ""]
-    num_iters: Int[Array, ""]
+def posterior(params: NaiveBayes, x: ArrayLike, *, num_words: int | None = None) -> Float[Array, "n k"]:
+    """Return the probability of each topic given each document (counts, or ids where `num_words` is given)."""
+    return _posterior(*_check_pair(params, x, num_words))
 
 
 @partial(jax.jit, static_argnames="num_words")
@@ -349,62 +340,47 @@ def _refine(
 ) -> Fit:
     dtype = params.word_probs.dtype
     n, k = x.shape[0], params.weights.shape[0]
-    docs = jnp.ones(n, dtype) if row_weights is None else row_weights.astype(dtype)
+    docs = jnp.ones(n, dtype) if row_weights is None else (row_weights / jnp.max(row_weights)).astype(dtype)
     docs = docs / jnp.sum(docs)
 
     def mean_log_likelihood(params: NaiveBayes) -> Array:
         return jnp.sum(docs * _log_likelihood(params, x, num_words))
 
-    def step(state: _EMState) -> _EMState:
-        joint = _joint(state.params, x, num_words)
+    def step(params: NaiveBayes) -> tuple[NaiveBayes, Array]:
+        joint = _joint(params, x, num_words)
         topics = jax.nn.softmax(joint, axis=1) * docs[:, None]
         words = spread_words(x, topics, num_words)
         weights, totals = jnp.sum(topics, axis=0), jnp.sum(words, axis=0)
         # A topic that no document belongs to keeps its words: dividing by zero would make it NaN.
         used = (totals > 0)[None, :]
-        word_probs = jnp.where(used, words / jnp.where(used, totals[None, :], 1), state.params.word_probs)
+        word_probs = jnp.where(used, words / jnp.where(used, totals[None, :], 1), params.word_probs)
         value = jnp.sum(docs * jax.nn.logsumexp(joint, axis=1))
-        gain = (value - state.log_likelihood) / jnp.maximum(jnp.abs(value), 1)
-        return _EMState(NaiveBayes(weights / jnp.sum(weights), word_probs), value, gain, state.num_iters + 1)
-
-    def unfinished(state: _EMState) -> Array:
-        return (state.gain > tol) & (state.num_iters < max_iters)
+        return NaiveBayes(weights / jnp.sum(weights), word_probs), value
 
     # Projection to the simplex leaves exact zeros, which rule a topic out for every document with that word. Starting
     # from a mixture with the overall word frequencies mends that; parameters that are better as they are stay as they
     # are.
     overall = spread_words(x, docs[:, None], num_words)
-    overall = overall / jnp.maximum(jnp.sum(overall), jnp.finfo(dtype).tiny)
+    num_seen = jnp.sum(overall)
+    smoothing = jnp.where(num_seen > 0, smoothing, 0)
+    overall = overall / jnp.where(num_seen > 0, num_seen, 1)
     mixed = NaiveBayes(
         (1 - smoothing) * params.weights + smoothing / k, (1 - smoothing) * params.word_probs + smoothing * overall
     )
-    better = mean_log_likelihood(mixed) > mean_log_likelihood(params)
+    as_given, smoothed = mean_log_likelihood(params), mean_log_likelihood(mixed)
+    better = smoothed > as_given
     start = jax.tree.map(lambda a, b: jnp.where(better, a, b), mixed, params)
 
-    infinity = jnp.array(jnp.inf, dtype)
-    state = lax.while_loop(unfinished, step, _EMState(start, -infinity, infinity, jnp.int32(0)))
-    finite = jnp.isfinite(state.log_likelihood) | (state.num_iters == 0)
-    zero = jnp.zeros((), dtype)
-    return Fit(
-        params=state.params,
-        status=worst(
-            jnp.where(state.gain <= tol, Status.CONVERGED, Status.MAX_ITERS),
-            jnp.where(finite, Status.CONVERGED, Status.NON_FINITE),
-        ),
-        num_iters=state.num_iters,
-        residual=state.gain,
-        simplex_distance=jnp.zeros(k, dtype),
-        weights_distance=zero,
-        eigenvalues=jnp.zeros(k, dtype),
-        noise=zero,
-    )
+    result = expectation_maximization(step, start, jnp.where(better, smoothed, as_given), tol, max_iters)
+    zero, zeros = jnp.zeros((), dtype), jnp.zeros(k, dtype)
+    return Fit(result.params, result.status, result.num_iters, result.gain, zeros, zero, zeros, zero)
 
 
 def refine(
     params: NaiveBayes,
     x: ArrayLike,
     *,
-    word_ids: bool = False,
+    num_words: int | None = None,
     row_weights: ArrayLike | None = None,
     tol: float | None = None,
     max_iters: int = 200,
@@ -414,8 +390,8 @@ def refine(
 
     Args:
       params: where to start: `fit(...).params`, or anything else.
-      x: documents as for `fit`; `word_ids=True` if they are ids.
-      word_ids: whether `x` holds word ids.
+      x: documents as for `fit`.
+      num_words: size of the vocabulary if `x` holds word ids.
       row_weights: a weight for each document (default: equal).
       tol: stop when a step gains less than this share of the log-likelihood; default: 10 machine epsilons in float32
         and 1e-8 in float64.
@@ -428,9 +404,13 @@ def refine(
     Cost: two passes over the data a step.
 
     """
-    params, x, num_words = _check_pair(params, x, word_ids)
+    params, x, num_words = _check_pair(params, x, num_words)
     dtype = params.word_probs.dtype
     row_weights = check_row_weights(row_weights, x.shape[0])
     tol = max(10 * float(jnp.finfo(dtype).eps), 1e-8) if tol is None else tol
-    limits = (jnp.asarray(tol, dtype), jnp.asarray(max_iters, jnp.int32), jnp.asarray(smoothing, dtype))
+    limits = (
+        jnp.asarray(check_number("tol", tol, 0.0), dtype),
+        jnp.asarray(check_integer("max_iters", max_iters, 0) if is_concrete(max_iters) else max_iters, jnp.int32),
+        jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype),
+    )
     return _refine(params, x, num_words, row_weights, *limits)

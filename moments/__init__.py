@@ -1,7 +1,7 @@
 """Moments of data: the first layer, which knows samples and nothing of factors.
 
-Every function is pure, jitted and additive over rows; a `row_weights` argument turns a bootstrap, a stream or a shard
-into a re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `…_operator` forms never do.
+Every moment is a weighted sum over rows; its `row_weights` argument turns a bootstrap, a stream or a shard into a
+re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `…_operator` forms never do.
 """
 
 from latensor.moments._documents import (
@@ -13,8 +13,8 @@ from latensor.moments._documents import (
     project_words,
     spread_words,
 )
-from latensor.moments._moments import Moments, contract_third, symmetric_outer
-from latensor.moments._rows import as_float, sum_over_rows
+from latensor.moments._moments import Moments, contract_third
+from latensor.moments._rows import as_float
 
 __all__ = [
     "Moments",
@@ -27,6 +27,4 @@ __all__ = [
     "document_second_moment_operator",
     "project_words",
     "spread_words",
-    "sum_over_rows",
-    "symmetric_outer",
 ]

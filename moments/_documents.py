@@ -27,7 +27,7 @@ from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int, Num
 
-from latensor.moments._moments import Moments, symmetric_outer, third_power_sum
+from latensor.moments._moments import Moments, symmetric_outer, symmetrize_last, third_power_sum
 from latensor.moments._rows import as_float, average_weights, sum_over_rows
 
 # A document needs three different words to have a triple.
@@ -36,6 +36,7 @@ _MIN_WORDS = 3
 
 def _word_or_drop(ids: Int[Array, "..."], num_words: int) -> Int[Array, "..."]:
     # JAX wraps a negative index but drops one that is too large: padding must be the latter.
+    ids = ids.astype(jnp.int32)
     return jnp.where(ids < 0, num_words, ids)
 
 
@@ -79,8 +80,8 @@ def _weights_by_order(
     x: Num[Array, "n _"], num_words: int | None, row_weights: Float[Array, " n"] | None, dtype: jnp.dtype
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
     """Return each document's weight divided by `L`, by `L(L−1)` and by `L(L−1)(L−2)`."""
-    lengths = jnp.sum(x, axis=1) if num_words is None else jnp.sum(x >= 0, axis=1)
-    lengths = lengths.astype(dtype)
+    words = as_float(x) if num_words is None else (x >= 0).astype(dtype)
+    lengths = jnp.sum(words, axis=1).astype(dtype)
     usable = lengths >= _MIN_WORDS
     weights = average_weights(row_weights, usable, dtype)
     length = jnp.where(usable, lengths, _MIN_WORDS)
@@ -111,14 +112,21 @@ def document_first_moment(
     return spread_words(x, one[:, None], num_words)[:, 0]
 
 
-def _second(x: Array, two: Array, num_words: int | None) -> Float[Array, "d d"]:
+def _weighted_pairs(x: Array, weights: Array, num_words: int | None) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+    """Return `Σ_n w_n c_n⊗c_n` and `Σ_n w_n c_n`."""
+
     def block_sum(rows: Array, weights: Array) -> Array:
         counts = _counts(rows, num_words)
-        weighted = weights[:, None] * counts
-        return jnp.matmul(weighted.T, counts, precision="highest") - jnp.diag(jnp.sum(weighted, axis=0))
+        return jnp.matmul((weights[:, None] * counts).T, counts, precision="highest")
 
     # Ids become counts block by block; counts are there already and one product over all rows is fastest.
-    return sum_over_rows(block_sum, (x, two), floats_per_row=1 if num_words is None else num_words)
+    pairs = sum_over_rows(block_sum, (x, weights), floats_per_row=1 if num_words is None else num_words)
+    return pairs, spread_words(x, weights[:, None], num_words)[:, 0]
+
+
+def _second(x: Array, two: Array, num_words: int | None) -> Float[Array, "d d"]:
+    pairs, singles = _weighted_pairs(x, two, num_words)
+    return pairs - jnp.diag(singles)
 
 
 @partial(jax.jit, static_argnames="num_words")
@@ -194,16 +202,16 @@ def document_moments(
     one, two, three = _weights_by_order(x, num_words, row_weights, _dtype(x, num_words))
     d = x.shape[1] if num_words is None else num_words
 
-    def triple_sum(rows: Array, weights: Array) -> Array:
-        counts = _counts(rows, num_words)
-        identity = jnp.eye(d, dtype=counts.dtype)
-        pairs = jnp.matmul((weights[:, None] * counts).T, counts, precision="highest")
-        # With w_i the unit vectors: the same two terms as in the contracted form.
-        repair = pairs - (2 / 3) * jnp.diag(weights @ counts)
-        return third_power_sum(counts, weights) - symmetric_outer(identity, repair)
+    def cubes(rows: Array, weights: Array) -> Array:
+        return third_power_sum(_counts(rows, num_words), weights)
 
+    # Without the pairs and triples of a word with itself, as in the contracted form: entry (i, i, l) of the part to
+    # subtract is `repair[i, l]`, and the other two placements follow.
+    pairs, singles = _weighted_pairs(x, three, num_words)
+    repair = pairs - (2 / 3) * jnp.diag(singles)
+    diagonal = jnp.eye(d, dtype=repair.dtype)[:, :, None] * repair[:, None, :]
     return Moments(
         first=spread_words(x, one[:, None], num_words)[:, 0],
         second=_second(x, two, num_words),
-        third=sum_over_rows(triple_sum, (x, three), floats_per_row=d * d),
+        third=sum_over_rows(cubes, (x, three), floats_per_row=d * d) - symmetrize_last(diagonal),
     )

@@ -38,12 +38,16 @@ def third_power_sum(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> F
     return packed[place]
 
 
+def symmetrize_last(tensor: Float[Array, "r r r"]) -> Float[Array, "r r r"]:
+    """Return the sum over the three places of the last mode of a tensor that is symmetric in the first two."""
+    return tensor + jnp.moveaxis(tensor, 2, 1) + jnp.moveaxis(tensor, 2, 0)
+
+
 def symmetric_outer(pairs: Float[Array, "d r"], singles: Float[Array, "d r"]) -> Float[Array, "r r r"]:
     """Return `sym Σ_i p_i⊗p_i⊗q_i`: the sum over the three places that `q` can take."""
     r = pairs.shape[1]
     squares = (pairs[:, :, None] * pairs[:, None, :]).reshape(-1, r * r)
-    last = jnp.matmul(squares.T, singles, precision="highest").reshape(r, r, r)
-    return last + jnp.moveaxis(last, 2, 1) + jnp.moveaxis(last, 2, 0)
+    return symmetrize_last(jnp.matmul(squares.T, singles, precision="highest").reshape(r, r, r))
 
 
 @jax.jit

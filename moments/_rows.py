@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
@@ -12,8 +11,9 @@ _FLOATS_PER_BLOCK = 1 << 20
 
 
 def as_float(x: Num[Array, "..."]) -> Float[Array, "..."]:
-    """Return `x` in its own floating type; integers become the default one (float64 only where x64 is enabled)."""
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+    """Return `x` in its own floating type; integers and 16-bit floats in the default one (float64 only under x64)."""
+    keep = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize >= 4
+    return x if keep else x.astype(jnp.result_type(float))
 
 
 def average_weights(row_weights: Float[Array, " n"] | None, usable: Array, dtype: jnp.dtype) -> Float[Array, " n"]:
@@ -23,14 +23,14 @@ def average_weights(row_weights: Float[Array, " n"] | None, usable: Array, dtype
     """
     weights = usable.astype(dtype)
     if row_weights is not None:
-        weights = weights * row_weights.astype(dtype)
+        # By the largest first: their sum may be beyond the floating type where they themselves are not.
+        largest = jnp.max(row_weights)
+        weights = weights * (row_weights / jnp.where(largest > 0, largest, 1)).astype(dtype)
     total = jnp.sum(weights)
     return weights / jnp.where(total > 0, total, 1)
 
 
-def sum_over_rows(
-    function: Callable[..., Array], arrays: tuple[Array, ...], floats_per_row: int, init: Array | None = None
-) -> Array:
+def sum_over_rows(function: Callable[..., Array], arrays: tuple[Array, ...], floats_per_row: int) -> Array:
     """Return the sum of `function(*blocks)` over blocks of rows of `arrays`.
 
     `function` maps blocks of rows to a sum over those rows. A loop walks over the blocks in place: nothing is copied
@@ -40,7 +40,6 @@ def sum_over_rows(
       function: additive over rows.
       arrays: arrays with one leading axis of `n` rows.
       floats_per_row: size of the temporaries of `function` for one row; it sets the block's length.
-      init: what to add the sum to; `None` is zero.
 
     """
     num_rows = arrays[0].shape[0]
@@ -50,14 +49,9 @@ def sum_over_rows(
     def part(start: Array | int, size: int) -> Array:
         return function(*(lax.dynamic_slice_in_dim(a, start, size) for a in arrays))
 
-    if init is None:
-        shape = jax.eval_shape(lambda: part(0, block))
-        init = jnp.zeros(shape.shape, shape.dtype)
-    total = init
-    if num_blocks == 1:
-        total = total + part(0, block)
-    elif num_blocks > 1:
-        total = lax.fori_loop(0, num_blocks, lambda i, acc: acc + part(i * block, block), total)
+    total = part(0, block)
+    if num_blocks > 1:
+        total = lax.fori_loop(1, num_blocks, lambda i, acc: acc + part(i * block, block), total)
     if num_left:
         total = total + part(num_blocks * block, num_left)
     return total

@@ -63,6 +63,20 @@ def test_nan_and_zero_columns_end(method, float64):
     for estimate in (jnp.full((4, 4), jnp.nan), jnp.zeros((4, 4))):
         match_columns(reference, estimate, method).permutation.block_until_ready()
     assert bool(jnp.isnan(matched_rmse(reference, jnp.full((4, 4), jnp.nan))))
+    assert not bool(match_columns(reference, jnp.full((4, 4), jnp.nan), method).is_permutation)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_length_of_columns_does_not_matter(method):
+    order = jnp.array([2, 0, 3, 1])
+    matching = match_columns(1e-25 * jnp.eye(4), 1e25 * jnp.eye(4)[:, order], method)
+    assert order[matching.permutation].tolist() == [0, 1, 2, 3]
+
+
+def test_shapes_that_differ_are_named(no_type_checks):
+    for function in (match_columns, matched_rmse, column_angles):
+        with pytest.raises(ValueError, match=r"estimate: expected the shape of reference, \(4, 4\); got \(4, 3\)"):
+            function(jnp.eye(4), jnp.eye(4)[:, :3])
 
 
 def test_unknown_method_is_named(no_type_checks):

@@ -100,10 +100,26 @@ def test_zero_and_nan_tensors_are_statuses(decompose, precision):
 
 
 def test_iteration_limit_is_a_status(float64):
-    tensor, _, _ = orthogonal_tensor(0, 5)
-    pairs = power_method(jax.random.key(0), tensor, 5, max_iters=1, restart_iters=1)
-    assert pairs.status in (Status.MAX_ITERS, Status.DEGENERATE)
-    assert pairs.num_iters <= 5 * 2 + 1
+    tensor = noisy(0, 5, 0.01)
+    assert power_method(jax.random.key(0), tensor, 5).status == Status.CONVERGED
+    pairs = power_method(jax.random.key(0), tensor, 5, max_iters=1, restart_iters=5)
+    assert pairs.status == Status.MAX_ITERS
+    assert pairs.num_iters <= 5 * (5 + 1) + 1
+    assert bool(jnp.isfinite(power_method(jax.random.key(0), tensor, 5, max_iters=0).residual))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_scales_at_the_ends_of_float32(scale):
+    tensor, values, vectors = orthogonal_tensor(0, 4)
+    pairs = power_method(jax.random.key(0), jnp.asarray(tensor, jnp.float32) * scale, 4)
+    np.testing.assert_allclose(pairs.values / scale, values, rtol=1e-4)
+    np.testing.assert_allclose(pairs.vectors, vectors, atol=1e-4)
+    assert pairs.status == Status.CONVERGED
+
+
+def test_rank_out_of_range_is_named():
+    with pytest.raises(ValueError, match=r"rank: expected an integer from 1 to 3 .*; got 4"):
+        power_method(jax.random.key(0), jnp.ones((3, 3, 3)), 4)
 
 
 def test_more_components_than_the_tensor_has(float64):

@@ -60,8 +60,27 @@ def test_a_zero_matrix_is_a_status_and_not_nan(precision):
         assert bool(jnp.all(whitening.whitener == 0))
 
 
+def test_a_large_first_eigenvalue_does_not_keep_it_from_converging():
+    # In float32 the residual cannot fall below eps · λ₁, however often one iterates.
+    basis, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(200, 200)))
+    spectrum = np.r_[1, np.full(4, 1e-4), np.zeros(195)]
+    matrix = jnp.asarray((basis * spectrum) @ basis.T, jnp.float32)
+    result = whiten_operator(jax.random.key(0), lambda v: jnp.matmul(matrix, v, precision="highest"), 200, 5)
+    assert result.status == Status.CONVERGED
+    assert result.num_iters < 10
+    np.testing.assert_allclose(result.eigenvalues, spectrum[:5], rtol=1e-2)
+
+
+@pytest.mark.parametrize("rank", [0, 7])
+def test_rank_out_of_range_is_named(rank):
+    with pytest.raises(ValueError, match=rf"rank: expected an integer from 1 to 6 .*; got {rank}"):
+        whiten(jnp.eye(6), rank)
+    with pytest.raises(ValueError, match=r"rank: expected"):
+        whiten_operator(jax.random.key(0), lambda v: v, 6, rank)
+
+
 def test_eigenvalue_below_the_noise_is_flagged(float64):
-    matrix = jnp.diag(jnp.array([1.0, 0.5, 0.01, -0.02, 0.0]))
+    matrix = jnp.diag(jnp.array([1.0, 0.5, 0.03, -0.02, 0.0]))
     assert whiten(matrix, 2).status == Status.CONVERGED
     assert whiten(matrix, 3).status == Status.RANK_DEFICIENT
     np.testing.assert_allclose(whiten(matrix, 3).noise, 0.02)

@@ -134,7 +134,7 @@ def test_all_routes_of_fit_agree(float64):
         assert worst_error(moments, result.params) < 1e-6, name
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-8),
-        naive_bayes.refine(moments, ids, word_ids=True).params,
+        naive_bayes.refine(moments, ids, num_words=60).params,
         naive_bayes.refine(moments, counts).params,
     )
 
@@ -158,10 +158,10 @@ def test_log_likelihood_and_posterior_against_enumeration(precision):
         [[params.weights[h] * np.prod(params.word_probs[row[row >= 0], h]) for h in range(3)] for row in ids]
     )
     tolerance = 1e-12 if precision == "float64" else 1e-5
-    for x, word_ids in ((counts, False), (jnp.asarray(ids), True)):
-        value = naive_bayes.log_likelihood(params, x, word_ids=word_ids)
+    for x, num_words in ((counts, None), (jnp.asarray(ids), 5)):
+        value = naive_bayes.log_likelihood(params, x, num_words=num_words)
         np.testing.assert_allclose(value, np.log(joint.sum(axis=1)), rtol=tolerance)
-        topics = naive_bayes.posterior(params, x, word_ids=word_ids)
+        topics = naive_bayes.posterior(params, x, num_words=num_words)
         np.testing.assert_allclose(topics, joint / joint.sum(axis=1, keepdims=True), atol=tolerance)
         assert value.dtype == topics.dtype == precision
 
@@ -198,6 +198,8 @@ def test_refine_says_when_it_ran_out_of_steps(float64):
     x = naive_bayes.sample(jax.random.key(1), truth, 200, (3, 10)).x
     assert naive_bayes.refine(random_model(7, 15, 3), x, max_iters=2).status == Status.MAX_ITERS
     assert naive_bayes.refine(random_model(7, 15, 3), x, max_iters=2000).status == Status.CONVERGED
+    for steps in (0, 1):
+        assert bool(jnp.isfinite(naive_bayes.refine(truth, x, max_iters=steps).residual))
     untouched = naive_bayes.refine(truth, x, max_iters=0, smoothing=0.0)
     np.testing.assert_array_equal(untouched.params.word_probs, truth.word_probs)
 
@@ -218,6 +220,15 @@ def test_a_thousand_trials_in_one_vmap():
     # Guessing the overall frequencies for each topic errs by about 0.07; most trials are well below half of that.
     assert float(jnp.median(errors)) < 0.02
     assert float(jnp.mean(status == Status.CONVERGED)) > 0.5
+
+
+def test_float32_stays_float32_where_x64_is_enabled(float64):
+    truth = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), random_model(0, 10, 2))
+    x = naive_bayes.sample(jax.random.key(0), truth, 100).x
+    moments = naive_bayes.fit(jax.random.key(1), x, 2, second="implicit")
+    refined = naive_bayes.refine(moments.params, x, row_weights=jnp.ones(100))
+    outputs = (x, moments, refined, naive_bayes.posterior(truth, x), naive_bayes.population_moments(truth))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(outputs)} == {"float32", "int32"}
 
 
 def test_vmap_equals_loop(float64):
@@ -243,7 +254,7 @@ def test_concrete_data_inside_a_traced_function(float64):
     def closed_over(key):
         by_counts = naive_bayes.fit(key, counts, 2, row_weights=weights).params
         by_ids = naive_bayes.fit(key, ids, 2, num_words=10).params
-        return naive_bayes.refine(by_counts, counts).params, naive_bayes.refine(by_ids, ids, word_ids=True).params
+        return naive_bayes.refine(by_counts, counts).params, naive_bayes.refine(by_ids, ids, num_words=10).params
 
     by_counts, by_ids = closed_over(jax.random.key(1))
     assert worst_error(by_counts, by_ids) < 1e-8
@@ -273,7 +284,7 @@ def test_lowers_for_accelerators():
     lowers(lambda k, p: naive_bayes.sample(k, p, 5), key, params)
     for verb in (naive_bayes.log_likelihood, naive_bayes.posterior, naive_bayes.refine):
         lowers(verb, params, x)
-        lowers(lambda p, a, v=verb: v(p, a, word_ids=True), params, ids)
+        lowers(lambda p, a, v=verb: v(p, a, num_words=6), params, ids)
 
 
 # Sampling.

@@ -41,6 +41,12 @@ def fit(x=GOOD, num_components=2, key=None, **options):
         (GOOD > 0, r"x: expected counts .*; got values of type bool"),
         ("documents", r"x: expected counts .*; got str"),
         (None, r"x: expected counts .*; got None"),
+        (GOOD[:1], r"x: expected at least num_components = 2 documents; got 1"),
+        (
+            np.full((4, 4), 3e38, np.float32),
+            r"x: expected documents whose length is finite in float32; row 0 is longer",
+        ),
+        (np.full((4, 4), 2**32 + 5), r"x: expected counts .* within int32; got values from 4294967301"),
     ],
 )
 def test_documents(x, message):
@@ -100,6 +106,8 @@ def test_options(option):
         (np.array([1, 1, -1, 1.0]), r"row_weights: expected numbers ≥ 0"),
         (np.zeros(4), r"row_weights: expected numbers ≥ 0, not all zero"),
         (np.array([1, 1, np.nan, 1.0]), r"row_weights: expected finite numbers; got nan"),
+        (np.full(4, 1j), r"row_weights: expected one weight a row; got values of type complex"),
+        ("equal", r"row_weights: expected one weight a row; got str"),
     ],
 )
 def test_row_weights(weights, message):
@@ -122,10 +130,10 @@ def test_word_ids():
 @pytest.mark.parametrize("verb", [naive_bayes.log_likelihood, naive_bayes.posterior, naive_bayes.refine])
 def test_parameters_and_data_that_do_not_fit(verb):
     good = random_model(0, 4, 2)
-    with pytest.raises(ValueError, match=r"x: expected counts of 4 words, as in params.word_probs; got 3 columns"):
+    with pytest.raises(ValueError, match=r"x: expected counts of 4 words, as in params.word_probs; got 3"):
         verb(good, GOOD[:, :3])
     with pytest.raises(ValueError, match=r"params: expected weights \(k,\) and word_probs \(d, k\); got shapes"):
-        verb(NaiveBayes(good.weights[:1], good.word_probs), GOOD)
+        verb(NaiveBayes(jnp.ones(1), good.word_probs), GOOD)
     with pytest.raises(ValueError, match=r"params.weights: expected probabilities that sum to one"):
         verb(NaiveBayes(good.weights * 2, good.word_probs), GOOD)
     with pytest.raises(ValueError, match=r"params.word_probs: expected probabilities ≥ 0"):
@@ -134,9 +142,54 @@ def test_parameters_and_data_that_do_not_fit(verb):
         verb(NaiveBayes(good.weights, good.word_probs * np.nan), GOOD)
     with pytest.raises(ValueError, match=r"x: expected whole counts"):
         verb(good, GOOD + 0.25)
+    with pytest.raises(ValueError, match=r"num_words: expected 4 words, as in params.word_probs; got 5"):
+        verb(good, np.array([[0, 1, 2]]), num_words=5)
+    with pytest.raises(ValueError, match=r"params: expected a NaiveBayes; got Fit \(pass its .params\)"):
+        verb(fit(), GOOD)
 
 
-@pytest.mark.parametrize("length", [0, (5, 4), 2.5])
+@pytest.mark.parametrize(
+    "option", [{"tol": -1.0}, {"tol": np.nan}, {"max_iters": 2.5}, {"max_iters": -1}, {"smoothing": 2}]
+)
+def test_refine_options(option):
+    (name,) = option
+    with pytest.raises(ValueError, match=rf"{name}: expected"):
+        naive_bayes.refine(random_model(0, 4, 2), GOOD, **option)
+
+
+def test_numpy_data_closed_over_by_a_traced_function_are_checked():
+    params = random_model(0, 4, 2)
+    for message, call in (
+        ("x: expected counts ≥ 0", lambda key: naive_bayes.fit(key, -GOOD, 2)),
+        ("row_weights: expected numbers ≥ 0", lambda key: naive_bayes.fit(key, GOOD, 2, row_weights=-np.ones(4))),
+        ("params.weights: expected", lambda key: naive_bayes.sample(key, params._replace(weights=np.full(2, 2.0)), 5)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.jit(call)(jax.random.key(0))
+
+
+def test_unusual_types_that_are_fine():
+    # Sums beyond the integer type, 16-bit floats, short ids, whole-number parameters, huge weights.
+    assert naive_bayes.fit(jax.random.key(0), np.full((4, 4), 10**9, np.int32), 1).status == Status.CONVERGED
+    assert fit(GOOD.astype(np.float16)).params.weights.dtype == jnp.float32
+    ids = np.array([[0, 1, 2], [3, 1, 0]], np.int8)
+    assert fit(ids, num_words=128).params.word_probs.shape == (128, 2)
+    whole = NaiveBayes(np.array([1, 0]), np.array([[1, 0], [0, 1]]))
+    np.testing.assert_array_equal(naive_bayes.posterior(whole, np.array([[2, 0]])), [[1.0, 0.0]])
+    # The sum of these weights is beyond float32.
+    many, weights = np.tile(GOOD, (4, 1)), np.full(16, 3e37, np.float32)
+    heavy = fit(many, row_weights=weights)
+    np.testing.assert_allclose(heavy.params.weights, fit(many).params.weights, rtol=1e-4)
+    assert naive_bayes.refine(heavy.params, many, row_weights=weights).status == Status.CONVERGED
+
+
+def test_refine_on_empty_documents_keeps_distributions():
+    params = NaiveBayes(jnp.full(7, 1 / 7), jnp.full((20, 7), 1 / 20))
+    refined = naive_bayes.refine(params, np.zeros((3, 20)))
+    np.testing.assert_allclose(refined.params.word_probs.sum(axis=0), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [0, (5, 4), 2.5, (3, 4, 5)])
 def test_length(length):
     with pytest.raises(ValueError, match=r"length: expected an integer"):
         naive_bayes.sample(jax.random.key(0), random_model(0, 4, 2), 10, length)
@@ -147,10 +200,26 @@ def test_length(length):
 def test_a_rank_deficient_second_moment_is_a_status(method, second):
     # All documents are alike: M₂ has rank one, three components are asked for.
     result = fit(np.tile([[4.0, 4.0, 4.0, 4.0]], (50, 1)), 3, method=method, second=second)
-    assert result.status >= Status.DEGENERATE
+    assert result.status in (Status.DEGENERATE, Status.RANK_DEFICIENT)
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(result))
     np.testing.assert_allclose(result.params.word_probs.sum(axis=0), 1, rtol=1e-5)
     np.testing.assert_allclose(result.params.weights.sum(), 1, rtol=1e-5)
+
+
+def test_one_component_too_many_on_data_is_mostly_flagged():
+    """A component that is not there is flagged in most trials, one that is there in none."""
+
+    def statuses(true_topics, asked):
+        def trial(key):
+            key_model, key_sample, key_fit = jax.random.split(key, 3)
+            word_probs = jax.random.dirichlet(key_model, jnp.full(20, 0.2), (true_topics,)).T
+            params = NaiveBayes(jnp.full(true_topics, 1 / true_topics), word_probs)
+            return naive_bayes.fit(key_fit, naive_bayes.sample(key_sample, params, 500).x, asked).status
+
+        return jax.jit(jax.vmap(trial))(jax.random.split(jax.random.key(1), 100))
+
+    assert float(jnp.mean(statuses(2, 3) == Status.CONVERGED)) < 0.25
+    assert float(jnp.mean(statuses(3, 3) == Status.CONVERGED)) > 0.9
 
 
 def test_exact_rank_one_moments_ask_for_fewer_components():
