@@ -68,7 +68,7 @@ def _indefinite(second: Array, slice_: Array, rank: int) -> tuple[Array, Array, 
     values, vectors = jnp.linalg.eigh((second + second.T) / 2)
     keep = jnp.argsort(-jnp.abs(values))[:rank]
     values, vectors = values[keep], vectors[:, keep]
-    floor = second.shape[0] * jnp.finfo(second.dtype).eps * jnp.max(jnp.abs(values))
+    floor = second.shape[0] * float(jnp.finfo(second.dtype).eps) * jnp.max(jnp.abs(values))
     usable = jnp.abs(values) > floor
     root = jnp.where(usable, jnp.sqrt(jnp.where(usable, jnp.abs(values), 1)), 0)
     inverse = jnp.where(usable, 1 / jnp.where(usable, root, 1), 0)
@@ -80,7 +80,7 @@ def _indefinite(second: Array, slice_: Array, rank: int) -> tuple[Array, Array, 
     factors = jnp.matmul(vectors * root[None, :], eigen.vectors, precision="highest")
     # In the scaled space X is J = Ṽ D Ṽᵀ, so ṼᵀJṼ = D⁻¹ because the columns are J-orthogonal.
     inverse_weights = jnp.sum(eigen.vectors * signs[:, None] * eigen.vectors, axis=0)
-    tiny = jnp.finfo(second.dtype).eps
+    tiny = float(jnp.finfo(second.dtype).eps)
     weights = jnp.where(jnp.abs(inverse_weights) > tiny, 1 / jnp.where(inverse_weights == 0, 1, inverse_weights), 0)
     status = worst(
         status_if(~jnp.all(usable), Status.RANK_DEFICIENT),
@@ -127,7 +127,7 @@ def simultaneous_diagonalization(
         num_iters,
         worst(
             status,
-            status_if(gap <= 10 * rank * jnp.finfo(second.dtype).eps, Status.DEGENERATE),
+            status_if(gap <= 10 * rank * float(jnp.finfo(second.dtype).eps), Status.DEGENERATE),
             status_if(~jnp.isfinite(residual), Status.NON_FINITE),
         ),
     )

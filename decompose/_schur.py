@@ -46,7 +46,7 @@ def real_eigenvectors(matrix: Float[Array, "k k"], max_iters: int | Int[Array, "
     k = matrix.shape[0]
     dtype = matrix.dtype
     max_iters = 60 * k if max_iters is None else max_iters
-    eps = jnp.finfo(dtype).eps
+    eps = float(jnp.finfo(dtype).eps)
     scale = jnp.linalg.norm(matrix)
     index = jnp.arange(k)
 
@@ -77,7 +77,7 @@ def real_eigenvectors(matrix: Float[Array, "k k"], max_iters: int | Int[Array, "
         # Row i < j of (R − r_jj I) y = 0 with y_j = 1 and y_i = 0 beyond j; equal eigenvalues must not divide by zero.
         before = index < j
         gap = values - values[j]
-        gap = jnp.where(jnp.abs(gap) > eps * scale, gap, eps * scale + jnp.finfo(dtype).tiny)
+        gap = jnp.where(jnp.abs(gap) > eps * scale, gap, eps * scale + float(jnp.finfo(dtype).tiny))
         system = jnp.where(before[:, None] & before[None, :], jnp.triu(triangle, 1), 0)
         system = system + jnp.diag(jnp.where(before, gap, 1))
         right = jnp.where(before, -triangle[:, j], jnp.where(index == j, 1, 0).astype(dtype))

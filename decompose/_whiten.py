@@ -43,7 +43,7 @@ def _from_eigenpairs(
     # infinities, and flooring it gives huge numbers that drown the directions which are fine.
     # Rounding leaves eigenvalues off by about eps · λ₁; between that and d times that they are used but not trusted.
     largest = jnp.maximum(values[0], 0)
-    eps = jnp.finfo(values.dtype).eps
+    eps = float(jnp.finfo(values.dtype).eps)
     usable = values > eps * largest
     doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, _NOISE_MARGIN * noise)
     root = jnp.sqrt(jnp.where(usable, values, 1))
@@ -99,7 +99,7 @@ def _orthonormalize(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:
     tall matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and
     take the cores from the products that follow: 130 in place of 80 ms an iteration at n = 100,000, d = 1,000.
     """
-    eps = jnp.finfo(columns.dtype).eps
+    eps = float(jnp.finfo(columns.dtype).eps)
     for _ in range(2):
         lengths = jnp.linalg.norm(columns, axis=0)
         columns = columns / jnp.where(lengths > 0, lengths, 1)[None, :]
@@ -142,8 +142,8 @@ def whiten_operator(
     """
     check_rank(rank, dimension)
     dtype = jnp.dtype(dtype or jnp.result_type(float))
-    eps = jnp.finfo(dtype).eps
-    tol = jnp.asarray(jnp.sqrt(eps) if tol is None else tol, dtype)
+    eps = float(jnp.finfo(dtype).eps)  # a Python number: NumPy 1 makes float64 of a float32 scalar times an int
+    tol = jnp.asarray(math.sqrt(eps) if tol is None else tol, dtype)
     columns = min(dimension, rank + oversample)
 
     def step(state: _SubspaceState) -> _SubspaceState:

@@ -91,7 +91,7 @@ def check_matrix(name: str, value: Any, meaning: str) -> Array:
 
 
 def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
-    """Return weights `(num_rows,)` that are finite, not negative and not all zero."""
+    """Return weights `(num_rows,)` that are finite, not negative and not all zero, the largest of them one."""
     if row_weights is None:
         return None
     weights = as_float(_as_array("row_weights", row_weights, "one weight a row"))
@@ -105,6 +105,9 @@ def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
             raise ValueError(
                 f"row_weights: expected numbers ≥ 0, not all zero; got values from {values.min()} to {values.max()}"
             )
+        # Their scale does not matter, and their sum must not leave the floating range.
+        with jax.ensure_compile_time_eval():
+            weights = jnp.asarray(values / values.max())
     return weights
 
 

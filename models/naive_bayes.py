@@ -43,6 +43,7 @@ from latensor.models._sampling import draw_documents, inverse_cdf
 from latensor.moments import (
     Moments,
     as_float,
+    average_weights,
     contract_document_moments,
     contract_third,
     document_second_moment,
@@ -296,7 +297,7 @@ def _check_pair(params: NaiveBayes, x: ArrayLike, num_words: int | None) -> tupl
 def _safe_log(probabilities: Array) -> Array:
     # log 0 would meet a count of zero as 0 · −∞ = NaN. The logarithm of the smallest normal number is as good as −∞ for
     # any word that does occur, and harmless for those that do not.
-    return jnp.log(jnp.maximum(probabilities, jnp.finfo(probabilities.dtype).tiny))
+    return jnp.log(jnp.maximum(probabilities, float(jnp.finfo(probabilities.dtype).tiny)))
 
 
 def _joint(params: NaiveBayes, x: Num[Array, "n _"], num_words: int | None) -> Float[Array, "n k"]:
@@ -340,8 +341,7 @@ def _refine(
 ) -> Fit:
     dtype = params.word_probs.dtype
     n, k = x.shape[0], params.weights.shape[0]
-    docs = jnp.ones(n, dtype) if row_weights is None else (row_weights / jnp.max(row_weights)).astype(dtype)
-    docs = docs / jnp.sum(docs)
+    docs = average_weights(row_weights, jnp.ones(n, bool), dtype)
 
     def mean_log_likelihood(params: NaiveBayes) -> Array:
         return jnp.sum(docs * _log_likelihood(params, x, num_words))

@@ -14,11 +14,12 @@ from latensor.moments._documents import (
     spread_words,
 )
 from latensor.moments._moments import Moments, contract_third
-from latensor.moments._rows import as_float
+from latensor.moments._rows import as_float, average_weights
 
 __all__ = [
     "Moments",
     "as_float",
+    "average_weights",
     "contract_document_moments",
     "contract_third",
     "document_first_moment",

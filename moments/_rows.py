@@ -23,9 +23,7 @@ def average_weights(row_weights: Float[Array, " n"] | None, usable: Array, dtype
     """
     weights = usable.astype(dtype)
     if row_weights is not None:
-        # By the largest first: their sum may be beyond the floating type where they themselves are not.
-        largest = jnp.max(row_weights)
-        weights = weights * (row_weights / jnp.where(largest > 0, largest, 1)).astype(dtype)
+        weights = weights * row_weights.astype(dtype)
     total = jnp.sum(weights)
     return weights / jnp.where(total > 0, total, 1)
 

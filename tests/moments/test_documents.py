@@ -120,11 +120,15 @@ def test_documents_too_short_for_a_triple_are_left_out(float64):
 
 
 def test_sample_moments_approach_the_population(float64):
-    # 20,000 documents of 20 words: the largest entry of M₂ is about 0.05, its standard error below 5e-4.
+    n, length = 20_000, 20
     params = random_model(1, 6, 2, concentration=1.0)
-    x = naive_bayes.sample(jax.random.key(2), params, 20_000, 20).x
-    for got, want in zip(document_moments(x), naive_bayes.population_moments(params), strict=True):
-        np.testing.assert_allclose(got, want, atol=2.5e-3)
+    x = naive_bayes.sample(jax.random.key(2), params, n, length).x
+    tables = [naive_bayes.population_moments(params._replace(weights=jnp.eye(2)[h])) for h in range(2)]
+    share = np.sqrt(params.weights[0] * params.weights[1] / n)
+    for got, want, one, two in zip(document_moments(x), naive_bayes.population_moments(params), *tables, strict=True):
+        # Five standard errors: of the share of the two topics, and of the words within a document.
+        error = share * np.max(np.abs(one - two)) + np.sqrt(np.max(want) / (n * length))
+        np.testing.assert_allclose(got, want, atol=5 * error)
 
 
 @settings(max_examples=20, deadline=None)
