@@ -52,7 +52,7 @@ from latensor.moments import (
     spread_words,
 )
 
-# Below this vocabulary a dense second moment and its eigh cost less than iterating over the data.
+# A dense second moment of this size and its eigh are cheap; beyond, products with the data. Not tuned.
 _DENSE_UP_TO = 256
 _METHODS = ("power", "diagonalization")
 _SECONDS = ("auto", "dense", "implicit")
