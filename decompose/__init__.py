@@ -5,6 +5,7 @@ Every decomposition carries a `status` (see `Status`), a `residual` and `num_ite
 
 from latensor.decompose._diagonalize import Diagonalization, diagonalize_slices, simultaneous_diagonalization
 from latensor.decompose._match import Matching, column_angles, match_columns, matched_rmse
+from latensor.decompose._noise import noise_variance, noise_variance_operator
 from latensor.decompose._power import Eigenpairs, power_method
 from latensor.decompose._simplex import project_columns_to_simplex
 from latensor.decompose._status import Status, status_if, worst
@@ -20,6 +21,8 @@ __all__ = [
     "diagonalize_slices",
     "match_columns",
     "matched_rmse",
+    "noise_variance",
+    "noise_variance_operator",
     "power_method",
     "project_columns_to_simplex",
     "simultaneous_diagonalization",

@@ -120,6 +120,7 @@ def whiten_operator(
     tol: float | Array | None = None,
     max_iters: int | Array = 50,
     dtype: jnp.dtype | None = None,
+    start: Float[Array, "d _"] | None = None,
 ) -> Whitening:
     """Whiten by a symmetric matrix that is only known through products with it.
 
@@ -136,6 +137,7 @@ def whiten_operator(
       tol: relative residual at which to stop, if rounding lets it; default: the square root of the machine epsilon.
       max_iters: limit on the products with `S`.
       dtype: floating type; default: float64 where x64 is enabled, else float32.
+      start: columns near the dominant subspace, if some are known; random ones fill up.
 
     Cost: one `operator` call on `rank + oversample` columns an iteration, and `O(d r²)` beside it.
 
@@ -165,7 +167,8 @@ def whiten_operator(
     def unfinished(state: _SubspaceState) -> Array:
         return (state.residual > state.limit) & (state.num_iters < max_iters)
 
-    start = jax.random.normal(key, (dimension, columns), dtype)
+    random = jax.random.normal(key, (dimension, columns), dtype)
+    start = random if start is None else jnp.concatenate([start.astype(dtype), random], axis=1)[:, :columns]
     # No residual yet: a whole eigenvalue, which is above any sensible tolerance.
     one = jnp.ones((), dtype)
     first = _SubspaceState(start, start, jnp.zeros(columns, dtype), one, -one, jnp.int32(0))

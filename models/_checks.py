@@ -21,7 +21,7 @@ def is_concrete(*arrays: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arrays))
 
 
-def _as_array(name: str, value: Any, meaning: str) -> Array:
+def as_numbers(name: str, value: Any, meaning: str) -> Array:
     """Return `value` as a real numeric array, and as a concrete one if it is, whether or not a trace is under way."""
     if isinstance(value, jax.core.Tracer):
         array = jnp.asarray(value)
@@ -82,7 +82,7 @@ def check_option(name: str, value: Any, options: Sequence[str]) -> None:
 
 def check_matrix(name: str, value: Any, meaning: str) -> Array:
     """Return `value` as a numeric array with two axes, none of them empty."""
-    array = _as_array(name, value, meaning)
+    array = as_numbers(name, value, meaning)
     if array.ndim != 2:
         raise ValueError(f"{name}: expected {meaning}, two axes; got {array.ndim}, shape {array.shape}")
     if array.size == 0:
@@ -94,7 +94,7 @@ def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
     """Return weights `(num_rows,)` that are finite, not negative and not all zero, the largest of them one."""
     if row_weights is None:
         return None
-    weights = as_float(_as_array("row_weights", row_weights, "one weight a row"))
+    weights = as_float(as_numbers("row_weights", row_weights, "one weight a row"))
     if weights.shape != (num_rows,):
         raise ValueError(f"row_weights: expected one weight a row, shape ({num_rows},); got shape {weights.shape}")
     if is_concrete(weights):
@@ -118,7 +118,8 @@ def _count_summary(x: Array) -> tuple[Array, Array, Array]:
     return jnp.sum(x, axis=1), jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)
 
 
-def _first_entry(x: Array, row: int, bad: Any) -> str:
+def first_entry(x: Array, row: int, bad: Any) -> str:
+    """Name the first entry of a row that is `bad`, and where it is."""
     values = np.asarray(x[row])
     column = int(np.flatnonzero(bad(values))[0])
     return f"{values[column]} at row {row}, column {column}"
@@ -131,13 +132,13 @@ def _check_counts(x: Array) -> np.ndarray:
         row = int(bad[0])
         if np.all(np.isfinite(np.asarray(x[row]))):
             raise ValueError(f"x: expected documents whose length is finite in {sums.dtype}; row {row} is longer")
-        raise ValueError(f"x: expected finite counts; got {_first_entry(x, row, lambda v: ~np.isfinite(v))}")
+        raise ValueError(f"x: expected finite counts; got {first_entry(x, row, lambda v: ~np.isfinite(v))}")
     bad = np.flatnonzero(smallest < 0)
     if bad.size:
-        raise ValueError(f"x: expected counts ≥ 0; got {_first_entry(x, int(bad[0]), lambda v: v < 0)}")
+        raise ValueError(f"x: expected counts ≥ 0; got {first_entry(x, int(bad[0]), lambda v: v < 0)}")
     bad = np.flatnonzero(fraction > 0)
     if bad.size:
-        raise ValueError(f"x: expected whole counts; got {_first_entry(x, int(bad[0]), lambda v: v != np.round(v))}")
+        raise ValueError(f"x: expected whole counts; got {first_entry(x, int(bad[0]), lambda v: v != np.round(v))}")
     return sums
 
 
@@ -190,7 +191,7 @@ def check_number(name: str, value: Any, low: float, high: float | None = None) -
 
 def check_probabilities(name: str, value: Any, num_axes: int, tolerance: float = 1e-3) -> Array:
     """Return probability vectors, one or the columns of a matrix; concrete ones must sum to one within `tolerance`."""
-    array = as_float(_as_array(name, value, "probabilities"))
+    array = as_float(as_numbers(name, value, "probabilities"))
     if array.ndim != num_axes or array.size == 0:
         raise ValueError(f"{name}: expected probabilities with {num_axes} axes, not empty; got shape {array.shape}")
     if not is_concrete(array):
@@ -203,4 +204,19 @@ def check_probabilities(name: str, value: Any, num_axes: int, tolerance: float =
     worst = np.max(np.abs(values.sum(axis=0) - 1))
     if worst > tolerance:
         raise ValueError(f"{name}: expected probabilities that sum to one; the sum is off by {worst:.3g}")
+    return array
+
+
+def check_reals(name: str, value: Any, num_axes: int, *, positive: bool = False) -> Array:
+    """Return finite numbers with `num_axes` axes, none of them empty; above zero where `positive`."""
+    meaning = "a positive number" if positive else "finite numbers"
+    array = as_float(as_numbers(name, value, meaning))
+    if array.ndim != num_axes or array.size == 0:
+        raise ValueError(f"{name}: expected {meaning} with {num_axes} axes, not empty; got shape {array.shape}")
+    if is_concrete(array):
+        values = np.asarray(array)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"{name}: expected finite numbers; got {values[~np.isfinite(values)][0]}")
+        if positive and values.min() <= 0:
+            raise ValueError(f"{name}: expected numbers above zero; got {values.min()}")
     return array

@@ -8,6 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.decompose import Status, status_if, worst
+from latensor.models._checks import check_integer, check_number, is_concrete
 
 Params = TypeVar("Params")
 
@@ -58,3 +59,10 @@ def expectation_maximization(
         status_if(~jnp.isfinite(last.log_likelihood), Status.NON_FINITE),
     )
     return EMResult(last.params, last.gain, last.num_iters, status)
+
+
+def em_limits(tol: Any, max_iters: Any, dtype: jnp.dtype) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Return the tolerance and the limit on the steps, checked; by default what `dtype` can resolve, or 1e-8."""
+    tol = max(10 * float(jnp.finfo(dtype).eps), 1e-8) if tol is None else tol
+    max_iters = check_integer("max_iters", max_iters, 0) if is_concrete(max_iters) else max_iters
+    return jnp.asarray(check_number("tol", tol, 0.0), dtype), jnp.asarray(max_iters, jnp.int32)

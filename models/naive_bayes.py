@@ -21,8 +21,6 @@ from jaxtyping import Array, Float, Int, Num
 from latensor.decompose import (
     Eigenpairs,
     Whitening,
-    diagonalize_slices,
-    power_method,
     project_columns_to_simplex,
     whiten,
     whiten_operator,
@@ -36,10 +34,10 @@ from latensor.models._checks import (
     check_option,
     check_probabilities,
     check_row_weights,
-    is_concrete,
 )
-from latensor.models._em import expectation_maximization
+from latensor.models._em import em_limits, expectation_maximization
 from latensor.models._sampling import draw_documents, inverse_cdf
+from latensor.models._spectral import DENSE_UP_TO, METHODS, SECONDS, eigenpairs
 from latensor.moments import (
     Moments,
     as_float,
@@ -52,10 +50,6 @@ from latensor.moments import (
     spread_words,
 )
 
-# A dense second moment of this size and its eigh are cheap; beyond, products with the data. Not tuned.
-_DENSE_UP_TO = 256
-_METHODS = ("power", "diagonalization")
-_SECONDS = ("auto", "dense", "implicit")
 _MIN_WORDS = 3
 
 
@@ -146,12 +140,6 @@ def population_moments(params: NaiveBayes) -> Moments:
     )
 
 
-def _eigenpairs(key: Array, tensor: Float[Array, "k k k"], method: str, num_restarts: int) -> Eigenpairs:
-    if method == "power":
-        return power_method(key, tensor, tensor.shape[0], num_restarts)
-    return diagonalize_slices(key, tensor, num_restarts)
-
-
 def _unwhiten(whitening: Whitening, pairs: Eigenpairs) -> Fit:
     """Turn eigenpairs of the whitened tensor into weights and word probabilities.
 
@@ -181,7 +169,7 @@ def _unwhiten(whitening: Whitening, pairs: Eigenpairs) -> Fit:
 def _fit_moments(key: Array, moments: Moments, num_components: int, method: str, num_restarts: int) -> Fit:
     whitening = whiten(moments.second, num_components)
     tensor = contract_third(moments.third, whitening.whitener)
-    return _unwhiten(whitening, _eigenpairs(key, tensor, method, num_restarts))
+    return _unwhiten(whitening, eigenpairs(key, tensor, method, num_restarts))
 
 
 def fit_moments(
@@ -195,7 +183,7 @@ def fit_moments(
     """Recover the model from dense moments; exact where they are. `fit` is this on data, without `(d, d, d)`."""
     key = check_key(key)
     num_components = check_integer("num_components", num_components, 1, moments.second.shape[0], " (words)")
-    check_option("method", method, _METHODS)
+    check_option("method", method, METHODS)
     return _fit_moments(key, moments, num_components, method, check_integer("num_restarts", num_restarts, 1))
 
 
@@ -219,7 +207,7 @@ def _fit(
         dtype = as_float(x).dtype if num_words is None else None
         whitening = whiten_operator(key_whiten, operator, d, num_components, dtype=dtype)
     tensor = contract_document_moments(x, whitening.whitener, num_words, row_weights)
-    return _unwhiten(whitening, _eigenpairs(key_decompose, tensor, method, num_restarts))
+    return _unwhiten(whitening, eigenpairs(key_decompose, tensor, method, num_restarts))
 
 
 def fit(
@@ -263,11 +251,11 @@ def fit(
     num_components = check_integer("num_components", num_components, 1, d, " (the number of words)")
     if x.shape[0] < num_components:
         raise ValueError(f"x: expected at least num_components = {num_components} documents; got {x.shape[0]}")
-    check_option("method", method, _METHODS)
-    check_option("second", second, _SECONDS)
+    check_option("method", method, METHODS)
+    check_option("second", second, SECONDS)
     num_restarts = check_integer("num_restarts", num_restarts, 1)
     row_weights = check_row_weights(row_weights, x.shape[0])
-    dense = second == "dense" or (second == "auto" and d <= _DENSE_UP_TO)
+    dense = second == "dense" or (second == "auto" and d <= DENSE_UP_TO)
     return _fit(key, x, row_weights, num_components, method, num_words, dense, num_restarts)
 
 
@@ -407,10 +395,6 @@ def refine(
     params, x, num_words = _check_pair(params, x, num_words)
     dtype = params.word_probs.dtype
     row_weights = check_row_weights(row_weights, x.shape[0])
-    tol = max(10 * float(jnp.finfo(dtype).eps), 1e-8) if tol is None else tol
-    limits = (
-        jnp.asarray(check_number("tol", tol, 0.0), dtype),
-        jnp.asarray(check_integer("max_iters", max_iters, 0) if is_concrete(max_iters) else max_iters, jnp.int32),
-        jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype),
-    )
-    return _refine(params, x, num_words, row_weights, *limits)
+    limits = em_limits(tol, max_iters, dtype)
+    smoothing = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
+    return _refine(params, x, num_words, row_weights, *limits, smoothing)

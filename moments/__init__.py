@@ -4,6 +4,16 @@ Every moment is a weighted sum over rows; its `row_weights` argument turns a boo
 re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `…_operator` forms never do.
 """
 
+from latensor.moments._cumulants import (
+    ContractedCumulants,
+    Cumulants,
+    contract_cumulants,
+    contract_third_cumulant,
+    cumulants,
+    second_cumulant,
+    second_cumulant_diagonal,
+    second_cumulant_operator,
+)
 from latensor.moments._documents import (
     contract_document_moments,
     document_first_moment,
@@ -13,19 +23,48 @@ from latensor.moments._documents import (
     project_words,
     spread_words,
 )
+from latensor.moments._gamma_poisson import (
+    contract_gamma_poisson_moments,
+    correct_gamma_poisson,
+    gamma_poisson_moments,
+)
+from latensor.moments._gaussian import contract_gaussian_moments, correct_gaussian, gaussian_moments
 from latensor.moments._moments import Moments, contract_third
-from latensor.moments._rows import as_float, average_weights
+from latensor.moments._observed import Centred, centre, joint_observation_rates, observation_rates, residuals, spread
+from latensor.moments._rows import as_float, average_weights, map_over_rows, sum_over_rows
 
 __all__ = [
+    "Centred",
+    "ContractedCumulants",
+    "Cumulants",
     "Moments",
     "as_float",
     "average_weights",
+    "centre",
+    "contract_cumulants",
     "contract_document_moments",
+    "contract_gamma_poisson_moments",
+    "contract_gaussian_moments",
     "contract_third",
+    "contract_third_cumulant",
+    "correct_gamma_poisson",
+    "correct_gaussian",
+    "cumulants",
     "document_first_moment",
     "document_moments",
     "document_second_moment",
     "document_second_moment_operator",
+    "gamma_poisson_moments",
+    "gaussian_moments",
+    "joint_observation_rates",
+    "map_over_rows",
+    "observation_rates",
     "project_words",
+    "residuals",
+    "second_cumulant",
+    "second_cumulant_diagonal",
+    "second_cumulant_operator",
+    "spread",
     "spread_words",
+    "sum_over_rows",
 ]

@@ -26,13 +26,20 @@ def third_power_sum(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> F
     eight times faster than the plain form).
     """
     r = rows.shape[1]
+    return unpack_cubes(sum_over_rows(packed_cubes, (rows, weights), floats_per_row=2 * r * r))
+
+
+def packed_cubes(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> Float[Array, "pairs r"]:
+    """Return `Σ_n weights_n · y_n⊗y_n⊗y_n`, the first two modes packed to their distinct pairs."""
+    first, second = np.triu_indices(rows.shape[1])
+    products = rows.T[first] * rows.T[second]
+    return jnp.matmul(products, weights[:, None] * rows, precision="highest")
+
+
+def unpack_cubes(packed: Float[Array, "pairs r"]) -> Float[Array, "r r r"]:
+    """Undo the packing of `packed_cubes`."""
+    r = packed.shape[1]
     first, second = np.triu_indices(r)
-
-    def block_sum(y: Array, w: Array) -> Array:
-        products = y.T[first] * y.T[second]
-        return jnp.matmul(products, w[:, None] * y, precision="highest")
-
-    packed = sum_over_rows(block_sum, (rows, weights), floats_per_row=2 * r * r)
     place = np.zeros((r, r), int)
     place[first, second] = place[second, first] = np.arange(len(first))
     return packed[place]

@@ -1,0 +1,67 @@
+"""Moments of the Gamma-Poisson model (discrete ICA), from cumulants.
+
+A Poisson count adds its mean to its own second and third cumulant; without that, with `s_h` the variance and `t_h` the
+third cumulant of the intensity `α_h`,
+
+    S = C − diag(μ) = Σ_h s_h a_h a_hᵀ,
+    T_ijl = K₃_ijl + 2 δ_ijl μ_i − δ_jl C_ij − δ_il C_ij − δ_ij C_il = Σ_h t_h (a_h⊗a_h⊗a_h)_ijl.
+
+Source: Podosinnikova, Bach, Lacoste-Julien (2015), Rethinking LDA; Gottesman et al., eq. 11–12.
+"""
+
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+from latensor.moments._cumulants import ContractedCumulants, contract_cumulants, cumulants
+from latensor.moments._moments import Moments, symmetric_outer, symmetrize_last
+from latensor.moments._observed import centre
+
+
+def _repair(mean: Float[Array, " d"], second: Float[Array, "d r"], directions: Array) -> Float[Array, "d r"]:
+    """Return the rows `q_i` such that `sym Σ w_i⊗w_i⊗q_i` is what a Poisson count adds to the third cumulant."""
+    # `w_i⊗w_i⊗w_i` counts three times under `sym`.
+    return second - (2 / 3) * mean[:, None] * directions
+
+
+def correct_gamma_poisson(
+    seen: ContractedCumulants, directions: Float[Array, "d r"], mean: Float[Array, " d"]
+) -> Float[Array, "r r r"]:
+    """Return `T(W, W, W) = K₃(W,W,W) + 2 Σ_i μ_i w_i⊗w_i⊗w_i − sym Σ_i w_i⊗w_i⊗(CW)_i` from contracted cumulants."""
+    return seen.third - symmetric_outer(directions, _repair(mean, seen.second, directions))
+
+
+@partial(jax.jit, static_argnames=("method", "block"))
+def contract_gamma_poisson_moments(
+    x: Num[Array, "n d"],
+    directions: Float[Array, "d r"],
+    mask: Bool[Array, "n d"] | None = None,
+    row_weights: Float[Array, " n"] | None = None,
+    *,
+    method: Literal["implicit", "available"] = "implicit",
+    block: int | None = None,
+) -> Float[Array, "r r r"]:
+    """Return `T(W, W, W)` of a Gamma-Poisson model; arguments as in `contract_cumulants`."""
+    data = centre(x, mask, row_weights)
+    return correct_gamma_poisson(contract_cumulants(data, directions, method, block), directions, data.mean)
+
+
+@jax.jit
+def gamma_poisson_moments(
+    x: Num[Array, "n d"], mask: Bool[Array, "n d"] | None = None, row_weights: Float[Array, " n"] | None = None
+) -> Moments:
+    """Return `μ`, `S` and `T` of a Gamma-Poisson model, dense, available-case where masked: `O(n d³)`.
+
+    Args:
+      x: counts, samples in rows.
+      mask: True where observed; `None` means everywhere.
+      row_weights: a weight for each row (default: equal).
+
+    """
+    mean, second, third, _ = cumulants(x, mask, row_weights)
+    identity = jnp.eye(x.shape[1], dtype=second.dtype)
+    diagonal = identity[:, :, None] * _repair(mean, second, identity)[:, None, :]
+    return Moments(first=mean, second=second - jnp.diag(mean), third=third - symmetrize_last(diagonal))
