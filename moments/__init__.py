@@ -26,6 +26,7 @@ from latensor.moments._documents import (
 from latensor.moments._gamma_poisson import (
     contract_gamma_poisson_moments,
     correct_gamma_poisson,
+    gamma_poisson_cumulants,
     gamma_poisson_moments,
 )
 from latensor.moments._gaussian import contract_gaussian_moments, correct_gaussian, gaussian_moments
@@ -54,6 +55,7 @@ __all__ = [
     "document_moments",
     "document_second_moment",
     "document_second_moment_operator",
+    "gamma_poisson_cumulants",
     "gamma_poisson_moments",
     "gaussian_moments",
     "joint_observation_rates",

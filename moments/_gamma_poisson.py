@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-from latensor.moments._cumulants import ContractedCumulants, contract_cumulants, cumulants
+from latensor.moments._cumulants import ContractedCumulants, Cumulants, contract_cumulants, cumulants
 from latensor.moments._moments import Moments, symmetric_outer, symmetrize_last
 from latensor.moments._observed import centre
 
@@ -65,3 +65,13 @@ def gamma_poisson_moments(
     identity = jnp.eye(x.shape[1], dtype=second.dtype)
     diagonal = identity[:, :, None] * _repair(mean, second, identity)[:, None, :]
     return Moments(first=mean, second=second - jnp.diag(mean), third=third - symmetrize_last(diagonal))
+
+
+@jax.jit
+def gamma_poisson_cumulants(moments: Moments) -> Cumulants:
+    """Return the cumulants of the counts from `μ`, `S` and `T`: `gamma_poisson_moments` the other way round."""
+    mean, second, third = moments
+    second = second + jnp.diag(mean)
+    identity = jnp.eye(mean.shape[0], dtype=mean.dtype)
+    diagonal = identity[:, :, None] * _repair(mean, second, identity)[:, None, :]
+    return Cumulants(mean, second, third + symmetrize_last(diagonal), jnp.int32(0))
