@@ -25,6 +25,12 @@ def main() -> int:
     runner.add_argument("--trials", type=_positive, metavar="N", help="number of random trials")
     runner.add_argument("--device", choices=["cpu", "gpu"], default="cpu", help="where to run (default: cpu)")
     runner.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    runner.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="real data (default: ../shared/data beside the checkout, $LATENSOR_DATA)",
+    )
     arguments = parser.parse_args()
 
     if arguments.command == "list":
@@ -35,7 +41,7 @@ def main() -> int:
     chosen = names() if arguments.name == "all" else [arguments.name]
     held = True
     for name in chosen:
-        options = Options(arguments.quick, arguments.trials, arguments.device, arguments.out / name)
+        options = Options(arguments.quick, arguments.trials, arguments.device, arguments.out / name, arguments.data)
         try:
             held = run(name, options) and held
         except BenchmarkError as error:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pkgutil
 import platform
 import time
@@ -15,7 +16,7 @@ import numpy as np
 
 import benchmarks
 
-_SHARED = {"runner", "plotting"}
+_SHARED = {"runner", "plotting", "partial_data"}
 
 
 class BenchmarkError(Exception):
@@ -30,6 +31,20 @@ class Options:
     trials: int | None
     device: str
     out: Path
+    data: Path | None = None
+
+    def data_file(self, name: str) -> Path:
+        """Return the path of a data file, or say where it was looked for."""
+        beside = Path(benchmarks.__file__).resolve().parents[2] / "shared" / "data"
+        named = os.environ.get("LATENSOR_DATA")
+        places = [self.data] if self.data else [beside, *([Path(named)] if named else [])]
+        for place in places:
+            if (place / name).is_file():
+                return place / name
+        looked = ", ".join(str(place) for place in places)
+        raise BenchmarkError(
+            f"needs the data file {name}, which is not in {looked}; pass --data DIR or set LATENSOR_DATA"
+        )
 
 
 class Claim(NamedTuple):

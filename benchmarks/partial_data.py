@@ -1,0 +1,211 @@
+"""What the benchmarks on partial data share: methods, errors, trials as one batch, tables and pictures.
+
+The error is the paper's `ε_c`: the sum over components of the angle between true and estimated columns, on the complete
+dimensions, after the best assignment.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from benchmarks.plotting import COLOURS, figure
+from benchmarks.runner import Claim
+from latensor.decompose import column_angles
+from latensor.models import gamma_poisson, gaussian_mixture
+from latensor.models.gamma_poisson import GammaPoisson
+from latensor.models.gaussian_mixture import GaussianMixture
+from latensor.moments import observation_rates
+
+METHODS = ("weighted", "full", "partial")
+LOOKS = {"weighted": ("#c0392b", "o"), "full": (COLOURS["blue"], "s"), "partial": (COLOURS["green"], "^")}
+DIMENSIONS, COMPONENTS, COMPLETE = 10, 4, 6
+PATTERNS = ((0.1, 0.1, 0.1, 0.1), (0.05, 0.1, 0.2, 0.4), (0.1, 0.3, 0.6, 0.9), (0.8, 0.8, 0.9, 0.9))
+SPREAD_PATTERN = PATTERNS[2]
+SIZES = (3_000, 10_000, 30_000, 100_000)
+
+
+def method_weights(rates: Float[Array, " d"]) -> Float[Array, "methods d"]:
+    """Return the weight vectors of the three methods: they are all that tells one from another."""
+    return jnp.stack([rates, jnp.ones_like(rates), (rates >= 1).astype(rates.dtype)])
+
+
+def factors(model: ModuleType, params: Any) -> Float[Array, "d k"]:
+    """Return the columns that the error looks at."""
+    return params.topics if model is gamma_poisson else params.means
+
+
+@partial(jax.jit, static_argnames=("model", "num_components", "third"))
+def trial_errors(
+    model: ModuleType,
+    key: Array,
+    x: Float[Array, "n d"],
+    mask: Bool[Array, "n d"],
+    truth: Float[Array, "d k"],
+    interest: Bool[Array, " d"],
+    num_components: int,
+    third: str,
+) -> Float[Array, " methods"]:
+    """Return `ε_c` of the three methods on one table."""
+
+    def error(weights: Array) -> Array:
+        params = model.fit(key, x, num_components, mask, weights=weights, third=third).params
+        keep = interest[:, None]
+        return jnp.sum(column_angles(jnp.where(keep, truth, 0), jnp.where(keep, factors(model, params), 0)))
+
+    return jax.vmap(error)(method_weights(observation_rates(mask)))
+
+
+def batch_errors(
+    model: ModuleType,
+    keys: Array,
+    x: Float[Array, "trials n d"],
+    mask: Bool[Array, "trials n d"],
+    truth: Float[Array, "trials d k"],
+    interest: Bool[Array, " d"],
+    third: str = "implicit",
+) -> np.ndarray:
+    """Return the errors `(trials, methods)`: all trials in one `vmap`."""
+    one = partial(trial_errors, model, num_components=truth.shape[-1], third=third)
+    return np.asarray(jax.vmap(lambda k, a, m, t: one(k, a, m, t, interest))(keys, x, mask, truth))
+
+
+def draw_gaussian(key: Array, num_samples: int) -> tuple[Float[Array, "n d"], Float[Array, "d k"]]:
+    """Draw a mixture as in Figure 4 left: centres N(0, 100), σ² = 100, weights Dir(1); and a table from it."""
+    key_means, key_weights, key_sample = jax.random.split(key, 3)
+    means = 10 * jax.random.normal(key_means, (DIMENSIONS, COMPONENTS))
+    params = GaussianMixture(jax.random.dirichlet(key_weights, jnp.ones(COMPONENTS)), means, jnp.array(100.0))
+    return gaussian_mixture.sample(key_sample, params, num_samples).x, means
+
+
+def random_topics(key: Array) -> Float[Array, "d k"]:
+    """Draw topics from Dir(1), as in Figure 8."""
+    return jax.random.dirichlet(key, jnp.ones(DIMENSIONS), (COMPONENTS,)).T
+
+
+def fixed_topics() -> Float[Array, "d k"]:
+    """Return the one topic matrix of Figures 2 to 5: the paper plots its own but does not print it; ours is a draw."""
+    return random_topics(jax.random.key(2018))
+
+
+def draw_counts(key: Array, topics: Float[Array, "d k"], num_samples: int) -> Float[Array, "n d"]:
+    """Draw rows from a Gamma-Poisson model with shapes one and a mean length of 100 (the paper does not say its)."""
+    params = GammaPoisson(topics, jnp.ones(topics.shape[1]), jnp.array(topics.shape[1] / 100))
+    return gamma_poisson.sample(key, params, num_samples).x
+
+
+def independent_masks(key: Array, rates: Float[Array, " d"], trials: int, num_samples: int) -> Bool[Array, "t n d"]:
+    """Draw masks in which every entry is observed for itself."""
+    shape = (trials, num_samples, rates.shape[0])
+    return jax.random.uniform(key, shape) < rates[None, None, :]
+
+
+def interest_mask() -> Bool[Array, " d"]:
+    """Return the complete dimensions, whose recovery is measured."""
+    return jnp.arange(DIMENSIONS) < COMPLETE
+
+
+def sweep(
+    model: ModuleType,
+    draw: Callable[[Array, int], tuple[Array, Array]],
+    sizes: tuple[int, ...],
+    trials: int,
+    key: Array,
+    progress: Any,
+) -> dict[str, Any]:
+    """Run the four patterns at every size. Tables are drawn once a size and masked by each pattern.
+
+    Returns errors `(patterns, sizes, trials, methods)` for the implicit and the available-case third moment.
+    """
+    found = {third: np.zeros((len(PATTERNS), len(sizes), trials, len(METHODS))) for third in ("implicit", "available")}
+    for j, n in enumerate(sizes):
+        key_data, key_fit, key_mask = jax.random.split(jax.random.fold_in(key, n), 3)
+        x, truth = jax.jit(jax.vmap(lambda k, n=n: draw(k, n)))(jax.random.split(key_data, trials))
+        keys = jax.random.split(key_fit, trials)
+        for i, pattern in enumerate(PATTERNS):
+            rates = jnp.concatenate([jnp.ones(COMPLETE), jnp.array(pattern)])
+            mask = independent_masks(jax.random.fold_in(key_mask, i), rates, trials, n)
+            for third, errors in found.items():
+                errors[i, j] = batch_errors(model, keys, x, mask, truth, interest_mask(), third)
+            progress.update()
+    return found
+
+
+def sweep_rows(sizes: tuple[int, ...], found: dict[str, np.ndarray]) -> list[list[Any]]:
+    """Return the table of a sweep: mean errors of the three methods, and the available-case weighted one."""
+    rows = []
+    for i, pattern in enumerate(PATTERNS):
+        for j, n in enumerate(sizes):
+            means = found["implicit"][i, j].mean(axis=0)
+            other = found["available"][i, j].mean(axis=0)[0]
+            rows.append([str(pattern), n, *(float(v) for v in means), float(other)])
+    return rows
+
+
+SWEEP_COLUMNS = ["rates", "n", *METHODS, "weighted, available-case"]
+
+
+def sweep_claims(sizes: tuple[int, ...], found: dict[str, np.ndarray], gain_at: int) -> list[Claim]:
+    """Return what the paper says of these figures, and what we say of the implicit moments."""
+    means = found["implicit"].mean(axis=2)
+    ratio = means[..., 0] / np.minimum(means[..., 1], means[..., 2])
+    worst = np.unravel_index(np.argmax(ratio), ratio.shape)
+    claims = [
+        Claim(
+            "the weighted method's mean error is at most 1.05 times the better of full and partial at every point",
+            f"largest ratio {ratio.max():.3f} (rates {PATTERNS[worst[0]]}, n = {sizes[worst[1]]:,})",
+            bool(ratio.max() <= 1.05),
+        )
+    ]
+    if gain_at in sizes:
+        weighted, full, part = means[PATTERNS.index(SPREAD_PATTERN), sizes.index(gain_at)]
+        claims.append(
+            Claim(
+                f"and at least 20 % below both for rates {SPREAD_PATTERN} at n = {gain_at:,}",
+                f"{weighted:.3f} against {full:.3f} (full) and {part:.3f} (partial): "
+                f"{1 - weighted / min(full, part):.0%} below",
+                bool(weighted <= 0.8 * min(full, part)),
+            )
+        )
+    apart = np.abs(means[..., 0] / found["available"].mean(axis=2)[..., 0] - 1)
+    claims.append(
+        Claim(
+            "implicit and available-case errors of the weighted method differ by less than 5 %",
+            f"at most {apart.max():.1%}",
+            bool(apart.max() < 0.05),
+        )
+    )
+    finite = all(bool(np.all(np.isfinite(errors))) for errors in found.values())
+    claims.append(Claim("every trial gives a number", "all finite" if finite else "some are not", finite))
+    return claims
+
+
+def plot_methods(axis: Any, sizes: Any, errors: np.ndarray, names: tuple[str, ...] = METHODS) -> None:
+    """Draw mean errors against n with standard errors of the mean; `errors (sizes, trials, methods)`."""
+    for m, name in enumerate(METHODS):
+        if name not in names:
+            continue
+        colour, marker = LOOKS[name]
+        values = errors[..., m]
+        spread = values.std(axis=1) / np.sqrt(values.shape[1])
+        axis.errorbar(
+            sizes, values.mean(axis=1), spread, color=colour, marker=marker, ms=4, lw=1.2, capsize=2, label=name
+        )
+    axis.set(xscale="log", yscale="log")
+
+
+def sweep_figure(sizes: tuple[int, ...], found: dict[str, np.ndarray], title: str) -> Any:
+    """Draw one panel a pattern."""
+    made, axes = figure(len(PATTERNS), (11.0, 2.9))
+    for axis, pattern, errors in zip(axes, PATTERNS, found["implicit"], strict=True):
+        plot_methods(axis, sizes, errors)
+        axis.set(title=f"p = {pattern}", xlabel="samples n")
+    axes[0].set_ylabel(r"error $\varepsilon_c$ (radians)")
+    axes[0].legend(frameon=False, fontsize=8)
+    made.suptitle(title, fontsize=10)
+    return made
