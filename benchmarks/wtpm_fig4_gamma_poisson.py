@@ -12,8 +12,7 @@ from benchmarks.partial_data import (
     PATTERNS,
     SIZES,
     SWEEP_COLUMNS,
-    draw_counts,
-    fixed_topics,
+    draw_fixed,
     sweep,
     sweep_claims,
     sweep_figure,
@@ -23,9 +22,8 @@ from benchmarks.runner import Options, Report
 from latensor.models import gamma_poisson
 
 
-def _draw(key: Array, num_samples: int) -> tuple[Array, Array]:
-    topics = fixed_topics()
-    return draw_counts(key, topics, num_samples), topics
+def _draw(_: Array, trials: int, num_samples: int) -> tuple[Array, Array]:
+    return draw_fixed(4, trials, num_samples)
 
 
 def run(options: Options) -> Report:

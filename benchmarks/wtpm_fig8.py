@@ -23,10 +23,9 @@ from benchmarks.runner import Options, Report
 from latensor.models import gamma_poisson
 
 
-def _draw(key: Array, num_samples: int) -> tuple[Array, Array]:
-    key_topics, key_counts = jax.random.split(key)
-    topics = random_topics(key_topics)
-    return draw_counts(key_counts, topics, num_samples), topics
+def _draw(key: Array, trials: int, num_samples: int) -> tuple[Array, Array]:
+    topics = random_topics(key, trials)
+    return draw_counts(8, topics, num_samples), topics
 
 
 def run(options: Options) -> Report:

@@ -133,14 +133,17 @@ def simultaneous_diagonalization(
     )
 
 
-@partial(jax.jit, static_argnames="num_slices")
-def diagonalize_slices(key: Array, tensor: Float[Array, "k k k"], num_slices: int = 32) -> Eigenpairs:
+@partial(jax.jit, static_argnames=("num_slices", "orthogonal"))
+def diagonalize_slices(
+    key: Array, tensor: Float[Array, "k k k"], num_slices: int = 32, *, orthogonal: bool = False
+) -> Eigenpairs:
     """Find the eigenpairs of an orthogonal tensor from one of its random slices `T(I, I, η)`.
 
     In the whitened space the lemma has `X = I` and `Y = T(I, I, η) = Σ_h λ_h (v_hᵀη) v_h v_hᵀ`. Several directions `η`
     are tried at once and the slice whose eigenvalues are farthest apart is kept: the error of its vectors is the noise
     divided by the gap. Power steps on the whole tensor then take most of that error away. No random starts and no
     deflation, so it is faster than `power_method`, and less robust where the noise is as large as the gaps.
+    `orthogonal` as in `power_method`.
     """
     k = tensor.shape[0]
     directions = jax.random.normal(key, (k, num_slices), tensor.dtype)
@@ -149,5 +152,5 @@ def diagonalize_slices(key: Array, tensor: Float[Array, "k k k"], num_slices: in
     identity = jnp.eye(k, dtype=tensor.dtype)
     trials = jax.vmap(lambda s: simultaneous_diagonalization(identity, s, k))(slices)
     best = jax.tree.map(lambda leaf: leaf[jnp.argmax(trials.gap)], trials)
-    pairs = polish_vectors(tensor, best.factors)
+    pairs = polish_vectors(tensor, best.factors, orthogonal)
     return pairs._replace(status=worst(pairs.status, best.status))

@@ -123,7 +123,9 @@ def inverse_digamma(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return c
 
 
-def update_prior(shapes: Float[Array, " k"], log_mean: Float[Array, " k"], mean: Float[Array, " k"]) -> tuple[Array, Array]:
+def update_prior(
+    shapes: Float[Array, " k"], log_mean: Float[Array, " k"], mean: Float[Array, " k"]
+) -> tuple[Array, Array]:
     """Return `c` and `b` that make `Σ_h c_h log b − log Γ(c_h) + (c_h − 1) E log α_h − b E α_h` larger.
 
     By turns: `b = Σ c / Σ E α`, then `ψ(c_h) = log b + E log α_h`, each the best given the other.

@@ -174,7 +174,7 @@ def check_pairs(mask: Array | None, row_weights: Array | None, used: np.ndarray,
     with jax.ensure_compile_time_eval():
         joint = np.asarray(joint_observation_rates(jnp.asarray(mask)[:, chosen], row_weights), float)
     n = mask.shape[0]
-    rates = np.diag(joint)
+    rates = np.clip(np.diag(joint), 0, 1)
     if chosen.size == np.sum(used) and np.any(joint == 0):
         i, j = (int(chosen[index]) for index in np.argwhere(joint == 0)[0])
         raise ValueError(

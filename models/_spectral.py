@@ -38,8 +38,8 @@ SECONDS = ("auto", "dense", "implicit")
 def eigenpairs(key: Array, tensor: Float[Array, "k k k"], method: str, num_restarts: int) -> Eigenpairs:
     """Decompose a whitened tensor by the method that the user has chosen."""
     if method == "power":
-        return power_method(key, tensor, tensor.shape[0], num_restarts)
-    return diagonalize_slices(key, tensor, num_restarts)
+        return power_method(key, tensor, tensor.shape[0], num_restarts, orthogonal=True)
+    return diagonalize_slices(key, tensor, num_restarts, orthogonal=True)
 
 
 class Source(NamedTuple):
@@ -147,9 +147,7 @@ def find_components(
             return weigh * (source.product(weigh * vectors) + adjust(weigh * vectors))
 
         d = weights.shape[0]
-        whitening = whiten_operator(
-            key_whiten, weighted_second, d, num_components, dtype=weights.dtype, start=start
-        )
+        whitening = whiten_operator(key_whiten, weighted_second, d, num_components, dtype=weights.dtype, start=start)
     directions = weigh * whitening.whitener
     seen = source.contract(directions)
     pairs = eigenpairs(key_decompose, correct(seen, directions), method, num_restarts)

@@ -152,9 +152,7 @@ def _estimate(
     def correct(seen: ContractedCumulants, directions: Array) -> Array:
         return correct_gamma_poisson(seen, directions, source.mean)
 
-    found = find_components(
-        key, source, dimensions.weights, num_components, adjust, correct, method, num_restarts
-    )
+    found = find_components(key, source, dimensions.weights, num_components, adjust, correct, method, num_restarts)
     # A topic sums to one, so `√s_h a_h` sums to `√s_h`.
     roots = jnp.sum(found.scaled, axis=0)
     there = roots > 0
@@ -318,9 +316,7 @@ def _check_params(params: GammaPoisson) -> GammaPoisson:
     return GammaPoisson(topics, shapes.astype(topics.dtype), rate.astype(topics.dtype))
 
 
-def _check_pair(
-    params: GammaPoisson, x: ArrayLike, mask: ArrayLike | None
-) -> tuple[GammaPoisson, Array, Array | None]:
+def _check_pair(params: GammaPoisson, x: ArrayLike, mask: ArrayLike | None) -> tuple[GammaPoisson, Array, Array | None]:
     params = _check_params(params)
     x, mask = check_table(x, mask, counts=True)
     if x.shape[1] != params.topics.shape[0]:

@@ -177,7 +177,9 @@ def _estimate(
 
 
 @partial(jax.jit, static_argnames=("num_components", "method", "num_restarts"))
-def _fit_moments(key: Array, moments: Cumulants, weights: Array, num_components: int, method: str, num_restarts: int) -> Fit:
+def _fit_moments(
+    key: Array, moments: Cumulants, weights: Array, num_components: int, method: str, num_restarts: int
+) -> Fit:
     ones = jnp.ones_like(weights)
     dimensions = Dimensions(ones, weights, ones > 0)
     return _estimate(key, moment_source(moments), dimensions, num_components, method, num_restarts)
@@ -310,7 +312,9 @@ def _check_params(params: GaussianMixture) -> GaussianMixture:
     return GaussianMixture(weights.astype(means.dtype), means, variance.astype(means.dtype))
 
 
-def _check_pair(params: GaussianMixture, x: ArrayLike, mask: ArrayLike | None) -> tuple[GaussianMixture, Array, Array | None]:
+def _check_pair(
+    params: GaussianMixture, x: ArrayLike, mask: ArrayLike | None
+) -> tuple[GaussianMixture, Array, Array | None]:
     params = _check_params(params)
     x, mask = check_table(x, mask)
     if x.shape[1] != params.means.shape[0]:
@@ -446,9 +450,7 @@ def _refine(
     result = expectation_maximization(step, start, value(start), tol, max_iters)
     dimensions = Dimensions(rates, jnp.ones_like(rates), rates >= 1)
     zeros, zero, unknown = jnp.zeros_like(params.weights), jnp.zeros((), dtype), jnp.int32(-1)
-    return Fit(
-        result.params, result.status, result.num_iters, result.gain, dimensions, zeros, zero, unknown, unknown
-    )
+    return Fit(result.params, result.status, result.num_iters, result.gain, dimensions, zeros, zero, unknown, unknown)
 
 
 def refine(

@@ -37,9 +37,7 @@ def _exact_rates(seen: Array, unseen: Array) -> Float[Array, " d"]:
 
 
 @jax.jit
-def observation_rates(
-    mask: Bool[Array, "n d"], row_weights: Float[Array, " n"] | None = None
-) -> Float[Array, " d"]:
+def observation_rates(mask: Bool[Array, "n d"], row_weights: Float[Array, " n"] | None = None) -> Float[Array, " d"]:
     """Return the share of rows that observe each dimension; exactly one where all do."""
     weights = average_weights(row_weights, jnp.ones(mask.shape[0], bool), jnp.result_type(float))
     return _exact_rates(*sum_over_rows(_rate_sums, (mask, weights), floats_per_row=2 * mask.shape[1]))
