@@ -29,6 +29,8 @@ THIRDS = ("implicit", "available")
 _PAIRS_UP_TO = 256
 # Dependence is worth a warning where it is both certain and large: so many standard errors, this share of the rate.
 _SURE, _LARGE, _FEWEST_EXPECTED = 6.0, 0.2, 5.0
+# A pair matters where the product of its weights is at least this share of the largest.
+_MATTERS = 0.01
 
 
 class DependentMissingnessWarning(UserWarning):
@@ -160,23 +162,27 @@ def check_dimension_weights(weights: Any, num_dimensions: int, num_components: i
     return array
 
 
-def check_pairs(mask: Array | None, row_weights: Array | None, used: np.ndarray, third: str) -> None:
-    """Raise where two dimensions are never observed together; warn where pairs betray dependent missingness.
+def check_pairs(mask: Array | None, row_weights: Array | None, weights: np.ndarray, third: str) -> None:
+    """Raise where two dimensions that matter are never observed together; warn of dependent missingness.
 
-    `used` marks the dimensions with a positive weight. Tables with many dimensions are sampled: the answer of a warning
-    hardly depends on it, and a pair that is never observed is an error only where all pairs are looked at.
+    A pair matters where the product of its weights is not small. Two rarely observed dimensions may miss each other by
+    chance: their covariance is set to zero, hardly counts, and is reported. Of tables with many dimensions some are
+    looked at: the answer of a warning hardly depends on it, and a pair that is never observed is an error only where all
+    pairs are looked at.
     """
     if mask is None or not is_concrete(mask, row_weights):
         return
-    chosen = np.flatnonzero(used)
+    chosen = np.flatnonzero(weights > 0)
+    num_used = chosen.size
     if chosen.size > max(_PAIRS_UP_TO, DENSE_UP_TO):
         chosen = chosen[np.linspace(0, chosen.size - 1, _PAIRS_UP_TO).astype(int)]
     with jax.ensure_compile_time_eval():
         joint = np.asarray(joint_observation_rates(jnp.asarray(mask)[:, chosen], row_weights), float)
     n = mask.shape[0]
     rates = np.clip(np.diag(joint), 0, 1)
-    if chosen.size == np.sum(used) and np.any(joint == 0):
-        i, j = (int(chosen[index]) for index in np.argwhere(joint == 0)[0])
+    matters = np.outer(weights[chosen], weights[chosen]) >= _MATTERS * np.max(weights) ** 2
+    if chosen.size == num_used and np.any(matters & (joint == 0)):
+        i, j = (int(chosen[index]) for index in np.argwhere(matters & (joint == 0))[0])
         raise ValueError(
             f"mask: expected every pair of dimensions to be observed together in some row; {i} and {j} never are; "
             "leave one of them out, or give it weight 0 in weights="
@@ -249,7 +255,7 @@ def check_fit(
                 f'missing: expected, for "partial", at least num_components = {num_components} dimensions with a rate '
                 f"of at least complete_rate = {float(complete_rate):g}; got {complete.sum()}"
             )
-        used = complete if missing == "partial" else np.ones(d, bool)
-        check_pairs(mask, row_weights, used if weights is None else np.asarray(weights) > 0, third)
+        chosen = {"weighted": rates, "full": np.ones(d), "partial": complete.astype(float)}[missing]
+        check_pairs(mask, row_weights, chosen if weights is None else np.asarray(weights, float), third)
     dense = second == "dense" or (second == "auto" and (d <= DENSE_UP_TO or third == "available"))
     return FitOptions(key, num_components, row_weights, weights, dense, num_restarts)

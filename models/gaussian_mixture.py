@@ -53,6 +53,10 @@ from latensor.moments import (
 )
 
 
+# Where all points are the same: small, and its inverse still a number in float32.
+_SMALLEST_VARIANCE = 1e-30
+
+
 class GaussianMixture(NamedTuple):
     """Parameters: mixture weights, means (columns) and the variance that all components and dimensions share."""
 
@@ -412,7 +416,7 @@ def _refine(
         floats_per_row=d,
     ).astype(dtype)
     num_seen = jnp.sum(rates)
-    floor = 10 * float(jnp.finfo(dtype).eps) * spread / num_seen
+    floor = jnp.maximum(10 * float(jnp.finfo(dtype).eps) * spread / num_seen, _SMALLEST_VARIANCE)
 
     def step(params: GaussianMixture) -> tuple[GaussianMixture, Array]:
         overall = _overall_mean(params)

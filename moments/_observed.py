@@ -26,21 +26,27 @@ class Centred(NamedTuple):
     """Share of the rows that observe a dimension: one where there is no mask."""
 
 
+def _counting_weights(row_weights: Array | None, num_rows: int, dtype: jnp.dtype) -> Float[Array, " n"]:
+    # Ones where no weights are given: sums of ones are exact in float32, sums of 1/n are not.
+    return jnp.ones(num_rows, dtype) if row_weights is None else row_weights.astype(dtype)
+
+
 def _rate_sums(mask: Array, weights: Array) -> tuple[Array, Array]:
     seen = mask.astype(weights.dtype)
     return jnp.matmul(weights, seen, precision="highest"), jnp.matmul(weights, 1 - seen, precision="highest")
 
 
-def _exact_rates(seen: Array, unseen: Array) -> Float[Array, " d"]:
-    # A dimension that no row misses has the rate one, not a sum that rounds to nearly one.
-    return jnp.where(unseen == 0, jnp.ones_like(seen), jnp.minimum(seen, 1))
+def _rates(seen: Array, unseen: Array) -> Float[Array, " d"]:
+    """Return the share that was seen; exactly one where nothing was not."""
+    total = seen + unseen
+    return jnp.where(unseen == 0, jnp.ones_like(seen), seen / jnp.where(total > 0, total, 1))
 
 
 @jax.jit
 def observation_rates(mask: Bool[Array, "n d"], row_weights: Float[Array, " n"] | None = None) -> Float[Array, " d"]:
     """Return the share of rows that observe each dimension; exactly one where all do."""
-    weights = average_weights(row_weights, jnp.ones(mask.shape[0], bool), jnp.result_type(float))
-    return _exact_rates(*sum_over_rows(_rate_sums, (mask, weights), floats_per_row=2 * mask.shape[1]))
+    weights = _counting_weights(row_weights, mask.shape[0], jnp.result_type(float))
+    return _rates(*sum_over_rows(_rate_sums, (mask, weights), floats_per_row=2 * mask.shape[1]))
 
 
 @jax.jit
@@ -52,13 +58,15 @@ def joint_observation_rates(
     Where dimensions are missing independently it is about the product of the two rates; zero means that a pair was
     never observed together, and nothing in the data tells its covariance.
     """
-    weights = average_weights(row_weights, jnp.ones(mask.shape[0], bool), jnp.result_type(float))
+    weights = _counting_weights(row_weights, mask.shape[0], jnp.result_type(float))
 
     def block_sum(mask: Array, weights: Array) -> Array:
         seen = mask.astype(weights.dtype)
         return jnp.matmul((weights[:, None] * seen).T, seen, precision="highest")
 
-    return sum_over_rows(block_sum, (mask, weights), floats_per_row=2 * mask.shape[1])
+    total = jnp.sum(weights)
+    seen = sum_over_rows(block_sum, (mask, weights), floats_per_row=2 * mask.shape[1])
+    return seen / jnp.where(total > 0, total, 1)
 
 
 @jax.jit
@@ -84,10 +92,9 @@ def centre(
         filled = jnp.where(mask, as_float(x), 0)
         return jnp.matmul(weights, filled, precision="highest"), _rate_sums(mask, weights)
 
-    total, rate_sums = sum_over_rows(block_sum, (x, mask, weights), floats_per_row=3 * d)
-    seen = rate_sums[0]
-    mean = total / jnp.where(seen > 0, seen, 1)
-    return Centred(x, mask, weights, mean, _exact_rates(*rate_sums))
+    counting = _counting_weights(row_weights, x.shape[0], dtype)
+    total, (seen, unseen) = sum_over_rows(block_sum, (x, mask, counting), floats_per_row=3 * d)
+    return Centred(x, mask, weights, total / jnp.where(seen > 0, seen, 1), _rates(seen, unseen))
 
 
 def residuals(x: Num[Array, "n d"], mask: Bool[Array, "n d"] | None, mean: Float[Array, " d"]) -> Float[Array, "n d"]:

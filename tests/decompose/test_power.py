@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latensor.decompose import Status, diagonalize_slices, power_method
+from latensor.decompose import Status, column_angles, diagonalize_slices, power_method
 from tests.helpers import lowers, orthogonal_tensor
 
 METHODS = {
@@ -149,3 +149,37 @@ def test_jit_equals_eager(decompose, float64):
 
 def test_lowers_for_accelerators(decompose):
     lowers(decompose, jax.random.key(0), jnp.ones((4, 4, 4)))
+
+
+# Orthonormal components, all together.
+def test_orthogonal_components_of_an_exact_tensor_are_the_same(precision):
+    tensor, values, vectors = orthogonal_tensor(0, 6)
+    pairs = power_method(jax.random.key(0), tensor, 6, orthogonal=True)
+    tolerance = 1e-10 if precision == "float64" else 1e-4
+    np.testing.assert_allclose(pairs.values, values, rtol=tolerance)
+    np.testing.assert_allclose(jnp.abs(pairs.vectors.T @ vectors), np.eye(6), atol=tolerance)
+    assert pairs.status == Status.CONVERGED
+    assert pairs.vectors.dtype == precision
+
+
+def test_orthogonal_components_are_orthonormal_and_explain_more_of_a_noisy_tensor(float64):
+    better = 0
+    for seed in range(10):
+        tensor, _, vectors = orthogonal_tensor(seed, 5)
+        noise = np.random.default_rng(seed).normal(size=(5, 5, 5))
+        noise = sum(noise.transpose(order) for order in itertools.permutations(range(3))) / 6
+        noisy = tensor + 0.5 * jnp.asarray(noise)
+        each = power_method(jax.random.key(seed), noisy, 5)
+        together = power_method(jax.random.key(seed), noisy, 5, orthogonal=True)
+        np.testing.assert_allclose(together.vectors.T @ together.vectors, np.eye(5), atol=1e-10)
+        assert float(jnp.min(together.values)) > 0
+        better += float(jnp.sum(column_angles(vectors, together.vectors))) < float(
+            jnp.sum(column_angles(vectors, each.vectors))
+        )
+    assert better >= 8
+
+
+def test_orthogonal_components_of_nothing_and_of_nan_are_no_trap():
+    for tensor in (jnp.zeros((3, 3, 3)), jnp.full((3, 3, 3), jnp.nan)):
+        pairs = power_method(jax.random.key(0), tensor, 3, orthogonal=True)
+        assert pairs.status != Status.CONVERGED
