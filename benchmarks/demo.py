@@ -1,8 +1,10 @@
-"""The demo: five topics from 5,000 synthetic documents, by moments and by EM.
+"""The demo: a table with holes, three methods, one picture.
 
-One corpus (d = 100 words, k = 5 topics, documents of 20 to 60 words). `fit` needs no starting point; EM gets 100
-random ones. Left: the words of each topic, true and estimated. Right: the log-likelihood at which each run of EM
-stopped, and that of `refine(fit)`.
+A mixture of four Gaussians in ten dimensions, 20,000 rows. Six dimensions are always observed, four at rates from 0.1
+to 0.9. The full method treats all moments alike, the partial one drops the incomplete dimensions, the weighted one
+weighs each dimension by its rate. Left: some rows of the table. Middle: errors over many such tables, on the complete
+dimensions.
+Right: the means that the weighted fit of the first table finds, and those after EM.
 """
 
 from typing import Any
@@ -10,85 +12,109 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from tqdm import tqdm
 
-from benchmarks.plotting import COLOURS, figure
+from benchmarks.partial_data import (
+    COMPLETE,
+    COMPONENTS,
+    DIMENSIONS,
+    LOOKS,
+    METHODS,
+    SPREAD_PATTERN,
+    batch_errors,
+    draw_gaussian,
+    independent_masks,
+    interest_mask,
+)
+from benchmarks.plotting import COLOURS, MUTED, figure
 from benchmarks.runner import Options, Report, measure
-from latensor.decompose import match_columns, matched_rmse
-from latensor.models import naive_bayes
-from latensor.models.naive_bayes import NaiveBayes
+from latensor.decompose import Status, column_angles, match_columns
+from latensor.models import gaussian_mixture
 
-_WORDS, _TOPICS, _SHOWN = 100, 5, 40
+_SHOWN = 60
 
 
 def run(options: Options) -> Report:
-    """Fit one corpus in three ways."""
-    documents = 1_000 if options.quick else 5_000
-    starts = options.trials or (10 if options.quick else 100)
-    key_probs, key_sample, key_fit, key_starts = jax.random.split(jax.random.key(0), 4)
-    word_probs = jax.random.dirichlet(key_probs, jnp.full(_WORDS, 0.1), (_TOPICS,)).T
-    truth = NaiveBayes(jnp.array([0.35, 0.25, 0.2, 0.12, 0.08]), word_probs)
-    x = naive_bayes.sample(key_sample, truth, documents).x
-
-    def em(key: Array) -> NaiveBayes:
-        start = NaiveBayes(jnp.full(_TOPICS, 1 / _TOPICS), jax.random.dirichlet(key, jnp.ones(_WORDS), (_TOPICS,)).T)
-        return naive_bayes.refine(start, x).params
-
-    def value(params: NaiveBayes) -> float:
-        return float(jnp.mean(naive_bayes.log_likelihood(params, x)))
-
-    with tqdm(total=3, desc="fitting") as progress:
-        moments_time, moments = measure(lambda: naive_bayes.fit(key_fit, x, _TOPICS))
+    """Fit one table in all ways, and many for the errors."""
+    n = 2_000 if options.quick else 20_000
+    tables = options.trials or (5 if options.quick else 50)
+    rates = jnp.concatenate([jnp.ones(COMPLETE), jnp.array(SPREAD_PATTERN)])
+    key_data, key_mask, key_fit = jax.random.split(jax.random.key(1), 3)
+    with tqdm(total=3, desc="drawing and fitting") as progress:
+        x, truth = draw_gaussian(key_data, tables, n, variance=25.0)
+        mask = independent_masks(key_mask, rates, tables, n)
         progress.update()
-        refine_time, refined = measure(lambda: naive_bayes.refine(moments.params, x))
+        keys = jax.random.split(key_fit, tables)
+        errors = batch_errors(gaussian_mixture, keys, x, mask, truth, interest_mask())
         progress.update()
-        jitted = jax.jit(em)
-        em_time, _ = measure(lambda: jitted(key_starts))
-        runs = jax.jit(jax.vmap(em))(jax.random.split(key_starts, starts))
+        table, seen, means = jnp.where(mask[0], x[0], jnp.nan), mask[0], truth[0]
+        found, rows = {}, []
+        for name in METHODS:
+            timing, result = measure(
+                lambda name=name: gaussian_mixture.fit(keys[0], table, COMPONENTS, seen, missing=name)
+            )
+            found[name] = result
+            rows.append(
+                [name, *_errors(means, result.params.means), 1e3 * timing.warm, Status(int(result.status)).name]
+            )
+        timing, refined = measure(lambda: gaussian_mixture.refine(found["weighted"].params, table, seen))
+        rows.append(
+            [
+                "refine(weighted)",
+                *_errors(means, refined.params.means),
+                1e3 * timing.warm,
+                Status(int(refined.status)).name,
+            ]
+        )
         progress.update()
-    values = np.array([value(jax.tree.map(lambda leaf, i=i: leaf[i], runs)) for i in range(starts)])
-    errors = np.asarray(jax.vmap(lambda p: matched_rmse(truth.word_probs, p))(runs.word_probs))
-    best = value(refined.params)
-    reached = float(np.mean(values > best - 1e-4 * abs(best)))
-
-    def error(params: NaiveBayes) -> float:
-        return float(matched_rmse(truth.word_probs, params.word_probs))
-
-    rows = [
-        ["truth", value(truth), 0.0, ""],
-        ["fit (moments)", value(moments.params), error(moments.params), 1e3 * moments_time.warm],
-        ["refine(fit)", best, error(refined.params), 1e3 * (moments_time.warm + refine_time.warm)],
-        ["EM, median start", float(np.median(values)), float(np.median(errors)), 1e3 * em_time.warm],
-        ["EM, worst start", float(np.min(values)), float(np.max(errors)), ""],
-    ]
-    order = np.asarray(match_columns(truth.word_probs, moments.params.word_probs).permutation)
-    picture = _draw(truth, np.asarray(moments.params.word_probs)[:, order], values, best, reached)
-    data = {"em_log_likelihoods": values, "share_of_em_starts_at_the_optimum": reached}
-    print(f"{reached:.0%} of {starts} random starts of EM reach the optimum that refine(fit) finds")
-    return Report(["", "log-likelihood", "word RMSE", "ms"], rows, [], data, picture)
+    for row, error in zip(rows, [*errors.mean(axis=0), None], strict=True):
+        row.append("" if error is None else float(error))
+    dimensions = found["weighted"].dimensions
+    print("rates of the dimensions, as fit reports them:", np.asarray(dimensions.rates).round(3).tolist())
+    columns = ["", "error, complete", "error, all", "ms", "status", f"mean of {tables} tables"]
+    picture = _draw(table, errors, means, found["weighted"].params.means, refined.params.means)
+    return Report(columns, rows, [], {"errors": errors, "rates": dimensions.rates}, picture)
 
 
-def _draw(truth: NaiveBayes, estimate: np.ndarray, values: np.ndarray, best: float, reached: float) -> Any:
-    made, (left, right) = figure(2, (8.4, 3.1))
-    true_probs = np.asarray(truth.word_probs)
-    shown = np.argsort(-true_probs.max(axis=1))[:_SHOWN]
-    shown = shown[np.argsort(true_probs[shown].argmax(axis=1), kind="stable")]
-    stacked = np.empty((2 * _TOPICS, _SHOWN))
-    stacked[0::2], stacked[1::2] = true_probs[shown].T, estimate[shown].T
-    left.imshow(np.sqrt(stacked), cmap="Blues", aspect="auto", interpolation="nearest")
-    left.set_yticks(
-        range(2 * _TOPICS), [f"topic {i // 2 + 1}, true" if i % 2 == 0 else "fit" for i in range(2 * _TOPICS)]
+def _errors(truth: jax.Array, estimate: jax.Array) -> list[float]:
+    """Return the sum of the angles on the complete dimensions and on all."""
+    return [float(jnp.sum(column_angles(truth[:rows], estimate[:rows]))) for rows in (COMPLETE, DIMENSIONS)]
+
+
+def _draw(table: Any, errors: np.ndarray, truth: Any, estimate: Any, refined: Any) -> Any:
+    made, (left, middle, right) = figure(3, (9.6, 3.1))
+    shown = np.ma.masked_invalid(np.asarray(table[:_SHOWN]))
+    left.set_facecolor("#dddddd")
+    left.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-40, vmax=40, interpolation="nearest")
+    left.set(xlabel="dimension", ylabel="row", title="A table with holes (grey)")
+    left.set_xticks(range(DIMENSIONS), [str(i + 1) for i in range(DIMENSIONS)])
+    boxes = middle.boxplot([errors[:, METHODS.index(name)] for name in METHODS], patch_artist=True, widths=0.55)
+    for box, name in zip(boxes["boxes"], METHODS, strict=True):
+        box.set_facecolor(LOOKS[name][0])
+    for line in boxes["medians"]:
+        line.set_color("white")
+    middle.set_xticks([1, 2, 3], METHODS)
+    middle.set(
+        yscale="log", ylabel=r"error $\varepsilon_c$ (radians)", title=f"{len(errors)} tables, complete dimensions"
     )
-    left.set(xlabel=f"the {_SHOWN} most distinctive words", title="Word probabilities (square root)")
-    left.set_xticks([])
-    for boundary in range(1, _TOPICS):
-        left.axhline(2 * boundary - 0.5, color="white", lw=2)
-    right.hist(values, bins=30, color=COLOURS["orange"], label=f"EM, {len(values)} random starts")
-    right.axvline(best, color=COLOURS["blue"], lw=2, label="refine(fit)")
-    right.set(
-        xlabel="log-likelihood a document", ylabel="runs", title=f"{reached:.0%} of EM's starts reach the optimum"
-    )
-    right.set_xlim(None, best + 0.05 * (best - values.min()))
-    right.legend(frameon=False, fontsize=8, loc="upper left")
+    low, high = float(jnp.min(truth)), float(jnp.max(truth))
+    right.plot([low, high], [low, high], color=MUTED, lw=0.8)
+    for values, name, size in ((estimate, "fit", 22), (refined, "refine(fit)", 7)):
+        order = np.asarray(match_columns(truth, values).permutation)
+        lined_up = np.asarray(values)[:, order]
+        for part, colour, label in (
+            (slice(0, COMPLETE), COLOURS["blue"], "complete"),
+            (slice(COMPLETE, None), COLOURS["orange"], "incomplete"),
+        ):
+            face = "none" if name == "fit" else colour
+            right.scatter(
+                np.asarray(truth)[part],
+                lined_up[part],
+                s=size,
+                facecolors=face,
+                edgecolors=colour,
+                label=f"{name}, {label}",
+            )
+    right.set(xlabel="true means", ylabel="estimates", title="One table, weighted")
+    right.legend(frameon=False, fontsize=7)
     return made

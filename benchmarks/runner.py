@@ -5,6 +5,8 @@ import json
 import os
 import pkgutil
 import platform
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -95,6 +97,12 @@ def measure(function: Callable[[], Any], repeats: int = 5) -> tuple[Timing, Any]
     first, result = once()
     warm = [once()[0] for _ in range(repeats)]
     return Timing(first, float(np.median(warm))), result
+
+
+def peak_gigabytes() -> float:
+    """Return the largest memory that this process has had, in GB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def format_table(columns: list[str], rows: Iterable[list[Any]]) -> str:

@@ -7,21 +7,13 @@ One pass is the limit of any method that looks at the data. `fit` makes about a 
 lengths and the diagonal, two for each product with the second moment (four or so), two for the third moment.
 """
 
-import resource
-import sys
-
 import jax
 import jax.numpy as jnp
 from tqdm import tqdm
 
-from benchmarks.runner import Claim, Options, Report, measure
+from benchmarks.runner import Claim, Options, Report, measure, peak_gigabytes
 from latensor.decompose import Status, matched_rmse
 from latensor.models import naive_bayes
-
-
-def _peak_gigabytes() -> float:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def run(options: Options) -> Report:
@@ -41,7 +33,7 @@ def run(options: Options) -> Report:
     directions = jax.random.normal(key_pass, (d, k))
     one_pass = jax.jit(jnp.matmul)
 
-    before = _peak_gigabytes()
+    before = peak_gigabytes()
     unit, _ = measure(lambda: one_pass(x, directions), 15)
     rows = [["one pass x @ W", 1e3 * unit.warm, 1.0, unit.first - unit.warm, "", ""]]
     ratios = []
@@ -52,7 +44,7 @@ def run(options: Options) -> Report:
         status = Status(int(result.status)).name
         rows.append([f"fit, {method}", 1e3 * timing.warm, ratios[-1], timing.first - timing.warm, error, status])
     again, _ = measure(lambda: one_pass(x, directions), 15)
-    extra = _peak_gigabytes() - x.nbytes / 1e9
+    extra = peak_gigabytes() - x.nbytes / 1e9
     return Report(
         ["", "ms", "passes", "compile s", "word RMSE", "status"],
         rows,

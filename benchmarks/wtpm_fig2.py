@@ -1,6 +1,7 @@
 """Figure 2 of the paper on partial data: what more dimensions and what partial samples are worth.
 
-Gamma-Poisson, d = 10, k = 4, one topic matrix, 6 dimensions of interest. (a) Complete data, of which 6 to 10 dimensions are
+Gamma-Poisson, d = 10, k = 4, one topic matrix, 6 dimensions of interest. (a) Complete data, of which 6 to 10 dimensions
+are
 used: more of them should help at any n. (b) `N_f` complete rows and `N_p` rows that have the 6 dimensions only, full
 method: more partial rows should help little, since the noisiest moments do not get better.
 """

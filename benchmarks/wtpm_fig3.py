@@ -1,7 +1,7 @@
 """Figure 3 of the paper on partial data: full and partial dimensionality cross over as partial rows come in.
 
-Gamma-Poisson, d = 10, k = 4, one topic matrix, `N_f` = 10,000 complete rows and `N_p` rows that have 6 dimensions only. Claim:
-with few partial rows the full method is better, with many the partial one.
+Gamma-Poisson, d = 10, k = 4, one topic matrix, `N_f` = 10,000 complete rows and `N_p` rows that have 6 dimensions only.
+Claim: with few partial rows the full method is better, with many the partial one.
 """
 
 from tqdm import tqdm

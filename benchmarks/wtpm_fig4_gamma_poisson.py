@@ -1,7 +1,8 @@
-"""Figure 4 right of the paper on partial data: the Gamma-Poisson model, one topic matrix; full, partial and weighted against n.
+"""Figure 4 right of the paper on partial data: Gamma-Poisson, one topic matrix; full, partial, weighted against n.
 
-One topic matrix (d = 10, k = 4) for all trials; shapes one, mean length 100. Six dimensions are complete, four are observed at the rates of a pattern. Claim: the weighted method does as well
-as the better of the two others everywhere, and better than both where the rates are spread widely.
+One topic matrix (d = 10, k = 4) for all trials; shapes one, mean length 100. Six dimensions are complete, four are
+observed at the rates of a pattern. Claim: the weighted method does as well as the better of the two others everywhere,
+and better than both where the rates are spread widely.
 """
 
 import jax

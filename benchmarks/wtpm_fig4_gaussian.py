@@ -1,7 +1,8 @@
-"""Figure 4 left of the paper on partial data: Gaussian mixtures; full, partial and weighted against n.
+"""Figure 4 left of the paper on partial data: Gaussian mixtures; full, partial, weighted against n.
 
-Random mixtures: d = 10, k = 4, centres N(0, 100), σ² = 100, weights Dir(1). Six dimensions are complete, four are observed at the rates of a pattern. Claim: the weighted method does as well
-as the better of the two others everywhere, and better than both where the rates are spread widely.
+Random mixtures: d = 10, k = 4, centres N(0, 100), σ² = 100, weights Dir(1). Six dimensions are complete, four are
+observed at the rates of a pattern. Claim: the weighted method does as well as the better of the two others everywhere,
+and better than both where the rates are spread widely.
 """
 
 import jax

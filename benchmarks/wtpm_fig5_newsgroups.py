@@ -1,8 +1,8 @@
 """Figure 5c of the paper on partial data: semi-synthetic counts from 20 Newsgroups, 116 of 175 words incomplete.
 
-A Gamma-Poisson model (k = 4) is fitted to the posts of four groups; tables are drawn from it, in which 116 words are observed
-at rates drawn from U(0, 0.9). Claim: the weighted method does as well as the better of full and partial. (Which four groups
-the paper took is not known; ours give its d = 175.)
+A Gamma-Poisson model (k = 4) is fitted to the posts of four groups; tables are drawn from it, in which 116 words are
+observed at rates drawn from U(0, 0.9). Claim: the weighted method does as well as the better of full and partial.
+(Which four groups the paper took is not known; ours give its d = 175.)
 """
 
 import jax

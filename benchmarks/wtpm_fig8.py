@@ -1,7 +1,8 @@
 """Figure 8 of the paper on partial data: as Figure 4 right, with random topics in every trial.
 
-Topics (d = 10, k = 4) are drawn from Dir(1); shapes one, mean length 100. Six dimensions are complete, four are observed at the rates of a pattern. Claim: the weighted method does as well
-as the better of the two others everywhere, and better than both where the rates are spread widely.
+Topics (d = 10, k = 4) are drawn from Dir(1); shapes one, mean length 100. Six dimensions are complete, four are
+observed at the rates of a pattern. Claim: the weighted method does as well as the better of the two others everywhere,
+and better than both where the rates are spread widely.
 """
 
 import jax

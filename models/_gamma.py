@@ -1,5 +1,4 @@
-"""Variational inference for the Gamma-Poisson model, one row at a time: what its `posterior`, `refine` and
-`log_likelihood` share.
+"""Variational inference for the Gamma-Poisson model: what its `posterior`, `refine` and `log_likelihood` share.
 
 A count is a sum over topics, `x_d = Σ_h z_dh`, `z_dh ~ Poisson(A_dh α_h)`. With `q(α_h) = Gamma(a_h, r_h)` and
 `q(z_d) = Multinomial(x_d, φ_d)` each update is in closed form (sums over observed `d`):
@@ -102,7 +101,7 @@ def infer(
 
 
 def evidence_bound(params: GammaPoisson, counts: Float[Array, "n d"], q: Intensities) -> Float[Array, " n"]:
-    """Return each row's evidence lower bound, with the best `φ`. (`r − b` is `Σ_d A_dh` over the observed.)"""
+    """Return each row's evidence lower bound, with the best `φ`."""
     log_mean, mean = log_intensities(q), q.shapes / q.rates
     words = counts * jnp.log(_mixed(params, jnp.exp(log_mean))) - gammaln(counts + 1)
     prior = (
@@ -146,8 +145,8 @@ def update_topics(
     """Return columns on the simplex that maximize `Σ_d N_dh log A_dh − M_dh A_dh`.
 
     `N` are the counts that a topic explains, `M` its intensity summed over the rows that observe the dimension; without
-    holes `M` is one number a column and `A ∝ N`. Otherwise `A_dh = N_dh / (M_dh + λ_h)`, where `λ_h` makes the column sum
-    to one: Newton's method on a convex, decreasing function, from the left of its root, which it cannot pass.
+    holes `M` is one number a column and `A ∝ N`. Otherwise `A_dh = N_dh / (M_dh + λ_h)`, where `λ_h` makes the column
+    sum to one: Newton's method on a convex, decreasing function, from the left of its root, which it cannot pass.
     """
     total = jnp.sum(explained, axis=0)
     used = (total > 0)[None, :]

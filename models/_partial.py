@@ -93,9 +93,8 @@ def _check_values(x: Array, mask: Array | None, counts: bool) -> None:
     kind = "counts" if counts else "numbers"
     if not np.all(np.isfinite(finite)):
         hint = "" if mask is not None else " (pass mask=~isnan(x) if it is missing)"
-        raise ValueError(
-            f"x: expected finite {kind} where observed; got {first(~np.isfinite(finite), lambda v: ~np.isfinite(v))}{hint}"
-        )
+        entry = first(~np.isfinite(finite), lambda values: ~np.isfinite(values))
+        raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
     if counts and np.any(smallest < 0):
         raise ValueError(f"x: expected counts ≥ 0; got {first(smallest < 0, lambda v: v < 0)}")
     if counts and np.any(fraction > 0):
@@ -167,8 +166,8 @@ def check_pairs(mask: Array | None, row_weights: Array | None, weights: np.ndarr
 
     A pair matters where the product of its weights is not small. Two rarely observed dimensions may miss each other by
     chance: their covariance is set to zero, hardly counts, and is reported. Of tables with many dimensions some are
-    looked at: the answer of a warning hardly depends on it, and a pair that is never observed is an error only where all
-    pairs are looked at.
+    looked at: the answer of a warning hardly depends on it, and a pair that is never observed is an error only where
+    all pairs are looked at.
     """
     if mask is None or not is_concrete(mask, row_weights):
         return

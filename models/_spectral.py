@@ -6,8 +6,8 @@ reads its parameters off the components.
 
 Weighting is one vector `w (d,)`: `S*_ij = w_i w_j S_ij`, and likewise `T*`, are decomposed in place of `S` and `T`
 (Gottesman et al., eq. 4–6). With `W` the whitener of `S*` and `v_h` the eigenvectors of `T*(W,W,W)`, the components of
-all dimensions are `√s_h a_h = S (w∘W) v_h`: dimension i by regression on the weighted ones. Where `w_i > 0` this *is* row i
-of the unwhitened vector divided by `w_i`, and a dimension of weight zero needs no case of its own.
+all dimensions are `√s_h a_h = S (w∘W) v_h`: dimension i by regression on the weighted ones. Where `w_i > 0` this *is*
+row i of the unwhitened vector divided by `w_i`, and a dimension of weight zero needs no case of its own.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@
 
 A row is a document or a patient: counts of words, of codes, of reads. Its mean length is `Σ c_h / b`. The cumulants of
 counts, less what a Poisson variable adds of its own, are `S = Σ_h s_h a_h a_hᵀ` with `s_h = c_h / b²` and
-`T = Σ_h t_h a_h⊗a_h⊗a_h` with `t_h = 2 c_h / b³`; `fit` recovers all parameters from them: globally, in a few passes over
-the data, without a starting point, and from rows that are not complete. `refine` is variational EM from there.
+`T = Σ_h t_h a_h⊗a_h⊗a_h` with `t_h = 2 c_h / b³`; `fit` recovers all parameters from them: globally, in a few passes
+over the data, without a starting point, and from rows that are not complete. `refine` is variational EM from there.
 
 Identifiable when the columns of `A` are linearly independent (so `k ≤ d`). Entries must be missing for reasons that do
 not depend on their values; see `fit` for dimensions that are missing together.
@@ -161,8 +161,8 @@ def _estimate(
     # would take the noise of rarely observed dimensions out of the well observed ones.
     positive = jnp.maximum(topics, 0)
     total = jnp.sum(positive, axis=0)
-    # The mean intensities `c_h / b` come from the mean, their variances `c_h / b²` from the second moments: their ratio is
-    # `b`. (So is `2 s_h / t_h`, as the paper has it, but third moments are far noisier.)
+    # The mean intensities `c_h / b` come from the mean, their variances `c_h / b²` from the second moments: their ratio
+    # is `b`. (So is `2 s_h / t_h`, as the paper has it, but third moments are far noisier.)
     tiny = float(jnp.finfo(roots.dtype).tiny)
     means = jnp.maximum(found.coordinates * roots, tiny)
     rate = jnp.sum(means) / jnp.maximum(jnp.sum(roots**2), tiny)
@@ -256,10 +256,11 @@ def fit(
         weight, `"full"` all the same, `"partial"` none to those that are not complete. All three estimate the topics in
         all dimensions.
       weights: a weight for each dimension, in place of `missing`.
-      third: third moments under a mask. `"implicit"` is `O(n d k)` and assumes that dimensions are missing independently
+      third: third moments under a mask. `"implicit"` is `O(n d k)` and assumes that dimensions are missing
+      independently
         of each other: where they go missing together, triples are seen more often than their rates tell and the moments
-        are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"` averages each entry over the
-        rows that have it: right for such patterns too, but `O(n d³)`, and second moments then are dense.
+        are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"` averages each entry
+        over the rows that have it: right for such patterns too, but `O(n d³)`, and second moments then are dense.
       complete_rate: from which rate on a dimension counts as complete.
       row_weights: a weight for each row (default: equal).
       method: `"power"`, the robust power method on the whole tensor; or `"diagonalization"`, of one random slice of it.
@@ -529,7 +530,8 @@ def refine(
       tol: stop when a step gains less than this share of the bound; default: 10 machine epsilons in float32 and 1e-8 in
         float64.
       max_iters: limit on the steps.
-      smoothing: share of the overall frequencies that is mixed into the topics of the start, where that raises its bound.
+      smoothing: share of the overall frequencies that is mixed into the topics of the start, where that raises its
+      bound.
 
     Returns:
       `Fit`, of the same type as that of `fit`.

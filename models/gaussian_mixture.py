@@ -44,14 +44,12 @@ from latensor.moments import (
     ContractedCumulants,
     Cumulants,
     as_float,
-    average_weights,
     centre,
     correct_gaussian,
     map_over_rows,
     residuals,
     sum_over_rows,
 )
-
 
 # Where all points are the same: small, and its inverse still a number in float32.
 _SMALLEST_VARIANCE = 1e-30
@@ -252,10 +250,11 @@ def fit(
         weight, `"full"` all the same, `"partial"` none to those that are not complete. All three estimate the means of
         all dimensions.
       weights: a weight for each dimension, in place of `missing`.
-      third: third moments under a mask. `"implicit"` is `O(n d k)` and assumes that dimensions are missing independently
+      third: third moments under a mask. `"implicit"` is `O(n d k)` and assumes that dimensions are missing
+      independently
         of each other: where they go missing together, triples are seen more often than their rates tell and the moments
-        are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"` averages each entry over the
-        rows that have it: right for such patterns too, but `O(n d³)`, and second moments then are dense.
+        are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"` averages each entry
+        over the rows that have it: right for such patterns too, but `O(n d³)`, and second moments then are dense.
       complete_rate: from which rate on a dimension counts as complete. `σ²` comes from the complete dimensions
         (from the `2k` best observed ones where no more than `k` are complete).
       row_weights: a weight for each row (default: equal).
