@@ -25,40 +25,17 @@ from latensor.models.gaussian_mixture import GaussianMixture
 from latensor.moments import observation_rates
 
 _COMPONENTS, _COMPLETE_RATE, _HELD_OUT = 6, 0.95, 0.2
+# fmt: off
 _COLUMNS = [
-    "BUN_first",
-    "Creatinine_first",
-    "HCT_first",
-    "GCS_median",
-    "HR_median",
-    "Platelets_first",
-    "Temp_median",
-    "HCO3_first",
-    "Na_first",
-    "K_first",
-    "WBC_first",
-    "Mg_first",
-    "Glucose_median",
-    "NISysABP_median",
-    "NIDiasABP_median",
-    "NIMAP_median",
-    "pH_first",
-    "PaCO2_first",
-    "PaO2_first",
-    "MAP_median",
-    "DiasABP_median",
-    "SysABP_first",
-    "FiO2_first",
-    "Weight_first",
-    "Lactate_first",
-    "SaO2_median",
-    "AST_first",
-    "ALT_first",
-    "Bilirubin_first",
-    "ALP_first",
-    "Albumin_first",
-    "RespRate_median",
+    "BUN_first", "Creatinine_first", "HCT_first", "GCS_median", "HR_median",
+    "Platelets_first", "Temp_median", "HCO3_first", "Na_first", "K_first",
+    "WBC_first", "Mg_first", "Glucose_median", "NISysABP_median", "NIDiasABP_median",
+    "NIMAP_median", "pH_first", "PaCO2_first", "PaO2_first", "MAP_median",
+    "DiasABP_median", "SysABP_first", "FiO2_first", "Weight_first", "Lactate_first",
+    "SaO2_median", "AST_first", "ALT_first", "Bilirubin_first", "ALP_first",
+    "Albumin_first", "RespRate_median",
 ]
+# fmt: on
 # Right-skewed: their logarithms are nearer to a normal distribution.
 _SKEWED = ("AST", "ALT", "ALP", "Bilirubin", "Creatinine", "BUN", "WBC", "Lactate", "Glucose")
 _LARGEST = 4.0

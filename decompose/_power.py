@@ -139,7 +139,7 @@ def _orthogonal(
     packed: _Packed, pairs: Eigenpairs, start: Float[Array, "k rank"], max_iters: Array | int
 ) -> Eigenpairs:
     """Replace eigenvectors by orthonormal vectors that explain the tensor best; the status keeps what was found out."""
-    identity = jnp.eye(*start.shape, dtype=start.dtype)
+    identity = jnp.eye(start.shape[0], start.shape[1], dtype=start.dtype)
     found = _iterate_together(packed, jnp.where(jnp.all(jnp.isfinite(start)), start, identity), max_iters)
     values = _values(packed, found.vectors)
     order = jnp.argsort(-values)

@@ -194,13 +194,13 @@ def check_pairs(mask: Array | None, row_weights: Array | None, weights: np.ndarr
     score = np.where(off, np.abs(joint - expected) / np.where(spread > 0, spread, 1), 0)
     large = (score > _SURE) & (np.abs(joint - expected) > _LARGE * expected)
     if np.any(large):
-        i, j = np.unravel_index(np.argmax(np.where(large, score, 0)), score.shape)
+        a, b = np.unravel_index(np.argmax(np.where(large, score, 0)), score.shape)
         warnings.warn(
-            f"dimensions {chosen[i]} and {chosen[j]} are observed together in {joint[i, j]:.1%} of the rows; "
-            f"{expected[i, j]:.1%} are to be expected if they were missing independently, which the implicit third "
+            f"dimensions {chosen[a]} and {chosen[b]} are observed together in {joint[a, b]:.1%} of the rows; "
+            f"{expected[a, b]:.1%} are to be expected if they were missing independently, which the implicit third "
             'moment assumes. Use third="available".',
             DependentMissingnessWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -542,5 +542,5 @@ def refine(
     params, x, mask = _check_pair(params, x, mask)
     row_weights, _ = check_rates(mask, row_weights, x.shape)
     dtype = params.topics.dtype
-    smoothing = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, x, mask, row_weights, *em_limits(tol, max_iters, dtype), smoothing)
+    share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
+    return _refine(params, x, mask, row_weights, *em_limits(tol, max_iters, dtype), share)

@@ -396,5 +396,5 @@ def refine(
     dtype = params.word_probs.dtype
     row_weights = check_row_weights(row_weights, x.shape[0])
     limits = em_limits(tol, max_iters, dtype)
-    smoothing = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, x, num_words, row_weights, *limits, smoothing)
+    share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
+    return _refine(params, x, num_words, row_weights, *limits, share)

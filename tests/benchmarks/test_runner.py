@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import runner
@@ -16,7 +17,9 @@ def test_list_has_a_line_for_each():
     result = command("list")
     assert result.returncode == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == runner.names()
-    assert {"demo", "naive_bayes_vs_em", "speed_power_method", "speed_naive_bayes"} <= set(runner.names())
+    assert {"demo", "naive_bayes_vs_em", "speed_power_method", "wtpm_fig2", "wtpm_fig6_icu", "wtpm_fig8"} <= set(
+        runner.names()
+    )
 
 
 def test_unknown_names_and_numbers_are_refused():
@@ -29,9 +32,9 @@ def test_demo_writes_numbers_and_a_picture(tmp_path):
     assert result.returncode == 0, result.stderr
     record = json.loads((tmp_path / "demo" / "data.json").read_text())
     assert record["benchmark"] == "demo"
-    assert len(record["em_log_likelihoods"]) == 3
+    assert np.shape(record["errors"]) == (3, 3)
     assert (tmp_path / "demo" / "figure.png").stat().st_size < 150_000
-    assert "refine(fit)" in result.stdout
+    assert "refine(weighted)" in result.stdout
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -57,3 +60,15 @@ def test_measure_reports_the_median_of_warm_calls():
     assert len(calls) == 4
     assert timing.first >= 0
     assert timing.warm >= 0
+
+
+def test_data_that_are_absent_are_named(tmp_path, monkeypatch):
+    result = command("run", "wtpm_fig6_icu", "--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert "needs the data file physionet2012/PhysionetChallenge2012-set-a.csv.gz" in result.stderr
+    assert "pass --data DIR or set LATENSOR_DATA" in result.stderr
+    assert not (tmp_path / "out").exists()
+    # The variable is looked at where nothing lies beside the checkout.
+    (tmp_path / "some.csv").write_text("1")
+    monkeypatch.setenv("LATENSOR_DATA", str(tmp_path))
+    assert Options(True, None, "cpu", tmp_path).data_file("some.csv") == tmp_path / "some.csv"
