@@ -15,7 +15,7 @@ from benchmarks.runner import Claim, Options, Report
 
 def run(options: Options) -> Report:
     """Run all numbers of partial rows, by both kinds of third moments."""
-    trials = options.trials or (3 if options.quick else 50)
+    trials = options.trials or (3 if options.quick else 20)
     num_full = 1_000 if options.quick else 10_000
     partials = (100, 3_000) if options.quick else (1_000, 3_000, 10_000, 30_000, 100_000)
     with tqdm(total=len(partials), desc="numbers of partial rows") as progress:
