@@ -34,7 +34,8 @@ class Eigenpairs(NamedTuple):
     values: Float[Array, " rank"]
     vectors: Float[Array, "k rank"]
     residual: Float[Array, ""]
-    """Largest `|T(I,v,v)/|T(I,v,v)| − v|` over the vectors: what is left of the fixed-point equation."""
+    """Largest `|T(I,v,v)/|T(I,v,v)| − v|` over the vectors: what is left of the fixed-point equation. For orthogonal
+    vectors, how far the last step moved one."""
     unexplained: Float[Array, ""]
     """`|T − Σ λ v⊗v⊗v| / |T|`: the part of the tensor that the eigenpairs do not account for."""
     num_iters: Int[Array, ""]

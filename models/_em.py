@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -11,6 +12,9 @@ from latensor.decompose import Status, status_if, worst
 from latensor.models._checks import check_integer, check_number, is_concrete
 
 Params = TypeVar("Params")
+
+# A fall of so many roundings of the log-likelihood is nothing to speak of.
+_ROUNDING = 100
 
 
 class EMResult(NamedTuple):
@@ -25,6 +29,8 @@ class EMResult(NamedTuple):
 
 class _State(NamedTuple):
     params: Any
+    before: Any
+    """The parameters that the log-likelihood is of."""
     log_likelihood: Float[Array, ""]
     gain: Float[Array, ""]
     num_iters: Int[Array, ""]
@@ -50,12 +56,19 @@ def expectation_maximization(
         params, value = step(state.params)
         gain = (value - state.log_likelihood) / jnp.maximum(jnp.abs(value), 1)
         # The first step's value is that of the start: there is nothing to compare it with yet.
-        return _State(params, value, jnp.where(state.num_iters > 0, gain, 1), state.num_iters + 1)
+        gain = jnp.where(state.num_iters > 0, gain, 1)
+        # Rounding can make a step fall, never mathematics: then the parameters before it are the better ones.
+        fell = gain < 0
+        better = jax.tree.map(lambda new, old: jnp.where(fell, old, new), params, state.before)
+        return _State(better, state.params, value, gain, state.num_iters + 1)
 
     one = jnp.ones_like(start_log_likelihood)
-    last = lax.while_loop(unfinished, advance, _State(start, start_log_likelihood, one, jnp.int32(0)))
+    last = lax.while_loop(unfinished, advance, _State(start, start, start_log_likelihood, one, jnp.int32(0)))
     status = worst(
-        status_if(~(last.gain <= tol), Status.MAX_ITERS),
+        status_if(
+            ~(jnp.abs(last.gain) <= jnp.maximum(tol, _ROUNDING * float(jnp.finfo(last.gain.dtype).eps))),
+            Status.MAX_ITERS,
+        ),
         status_if(~jnp.isfinite(last.log_likelihood), Status.NON_FINITE),
     )
     return EMResult(last.params, last.gain, last.num_iters, status)

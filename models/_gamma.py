@@ -13,6 +13,7 @@ and with the best `φ` the evidence lower bound of a row is
 As matrices: `a = c + g ∘ ((x / (g Aᵀ)) A)`, two products an update.
 """
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -60,8 +61,9 @@ def log_intensities(q: Intensities) -> Float[Array, "n k"]:
 
 def _mixed(params: GammaPoisson, intensity: Float[Array, "n k"]) -> Float[Array, "n d"]:
     """Return `g Aᵀ`, kept above zero: a topic matrix may have exact zeros where a count is not zero."""
-    tiny = float(jnp.finfo(intensity.dtype).tiny)
-    return jnp.maximum(jnp.matmul(intensity, params.topics.T, precision="highest"), tiny)
+    # The square root: a count divided by the smallest number itself would be infinite.
+    floor = math.sqrt(float(jnp.finfo(intensity.dtype).tiny))
+    return jnp.maximum(jnp.matmul(intensity, params.topics.T, precision="highest"), floor)
 
 
 def shares(params: GammaPoisson, counts: Float[Array, "n d"], q: Intensities) -> tuple[Array, Array]:
@@ -71,9 +73,13 @@ def shares(params: GammaPoisson, counts: Float[Array, "n d"], q: Intensities) ->
 
 
 def start_intensities(params: GammaPoisson, counts: Float[Array, "n d"], rates: Float[Array, "n k"]) -> Intensities:
-    """Return a start: a row's counts divided among the topics as on average."""
-    prior = params.shapes / jnp.sum(params.shapes)
-    return Intensities(params.shapes[None, :] + jnp.sum(counts, axis=1)[:, None] * prior[None, :], rates)
+    """Return a start: each count divided among the topics as on average, `φ_dh ∝ A_dh c_h`."""
+    weighted = params.topics * params.shapes[None, :]
+    total = jnp.sum(weighted, axis=1)
+    # A count that no topic can emit goes to all of them, by their shapes.
+    parts = jnp.where((total > 0)[:, None], weighted, params.shapes[None, :])
+    parts = parts / jnp.sum(parts, axis=1)[:, None]
+    return Intensities(params.shapes[None, :] + jnp.matmul(counts, parts, precision="highest"), rates)
 
 
 def update_intensities(params: GammaPoisson, counts: Float[Array, "n d"], q: Intensities) -> Intensities:
@@ -146,26 +152,30 @@ def update_topics(
 
     `N` are the counts that a topic explains, `M` its intensity summed over the rows that observe the dimension; without
     holes `M` is one number a column and `A ∝ N`. Otherwise `A_dh = N_dh / (M_dh + λ_h)`, where `λ_h` makes the column
-    sum to one: Newton's method on a convex, decreasing function, from the left of its root, which it cannot pass.
+    sum to one: Newton's method on a convex, decreasing function, from the left of its root, which it cannot pass. The
+    unknown is the distance of `λ_h` from the nearest pole, `−min_d M_dh`, so that nothing cancels.
     """
     total = jnp.sum(explained, axis=0)
     used = (total > 0)[None, :]
     if exposure is None:
         return jnp.where(used, explained / jnp.where(used, total[None, :], 1), topics)
-    present = explained > 0
-    # In units of the column's total, so that nothing leaves the floating range.
+    # In units of the column's total, so that nothing leaves the floating range; what is next to nothing there is
+    # nothing.
     scale = jnp.where(used, total[None, :], 1)
-    n, m = explained / scale, exposure / scale
+    n = explained / scale
+    present = n > float(jnp.finfo(n.dtype).tiny) ** 0.75
+    low = jnp.min(jnp.where(present, exposure, jnp.inf), axis=0)[None, :]
+    gap = jnp.where(present, (exposure - low) / scale, 1)
 
-    def shares_at(shift: Array) -> Array:
-        return jnp.where(present, n / jnp.where(present, m + shift[None, :], 1), 0)
+    def shares_at(distance: Array) -> Array:
+        return jnp.where(present, n / (gap + distance[None, :]), 0)
 
-    def newton(_: Array | int, shift: Array) -> Array:
-        value = shares_at(shift)
-        slope = jnp.sum(jnp.where(present, value / jnp.where(present, m + shift[None, :], 1), 0), axis=0)
-        return shift + (jnp.sum(value, axis=0) - 1) / jnp.where(slope > 0, slope, 1)
+    def newton(_: Array | int, distance: Array) -> Array:
+        value = shares_at(distance)
+        slope = jnp.sum(jnp.where(present, value / (gap + distance[None, :]), 0), axis=0)
+        return distance + (jnp.sum(value, axis=0) - 1) / jnp.where(slope > 0, slope, 1)
 
-    # No single share exceeds one at the root, hence none of the terms below zero: the root is to the right.
-    shift = lax.fori_loop(0, 30, newton, jnp.max(jnp.where(present, n - m, -jnp.inf), axis=0, initial=-1.0))
-    updated = shares_at(shift)
+    # No single share exceeds one at the root: the root is to the right of where the first of them is one.
+    start = jnp.where(used[0], jnp.max(jnp.where(present, n - gap, 0), axis=0), 1)
+    updated = shares_at(lax.fori_loop(0, 60, newton, start))
     return jnp.where(used, updated / jnp.where(used, jnp.sum(updated, axis=0)[None, :], 1), topics)

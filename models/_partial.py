@@ -92,7 +92,7 @@ def _check_values(x: Array, mask: Array | None, counts: bool) -> None:
 
     kind = "counts" if counts else "numbers"
     if not np.all(np.isfinite(finite)):
-        hint = "" if mask is not None else " (pass mask=~isnan(x) if it is missing)"
+        hint = "" if mask is not None else " (pass mask=isfinite(x) if it is missing)"
         entry = first(~np.isfinite(finite), lambda values: ~np.isfinite(values))
         raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
     if counts and np.any(smallest < 0):
@@ -177,7 +177,8 @@ def check_pairs(mask: Array | None, row_weights: Array | None, weights: np.ndarr
         chosen = chosen[np.linspace(0, chosen.size - 1, _PAIRS_UP_TO).astype(int)]
     with jax.ensure_compile_time_eval():
         joint = np.asarray(joint_observation_rates(jnp.asarray(mask)[:, chosen], row_weights), float)
-    n = mask.shape[0]
+    # Kish: unequal weights count as fewer rows.
+    n = mask.shape[0] if row_weights is None else float(jnp.sum(row_weights) ** 2 / jnp.sum(row_weights**2))
     rates = np.clip(np.diag(joint), 0, 1)
     matters = np.outer(weights[chosen], weights[chosen]) >= _MATTERS * np.max(weights) ** 2
     if chosen.size == num_used and np.any(matters & (joint == 0)):

@@ -139,7 +139,7 @@ def _estimate(
         # Centred means span one direction less than the means themselves: the overall mean completes them.
         start = jnp.concatenate([mean[:, None], top], axis=1) * dimensions.weights[:, None]
     # Sampling noise can leave no variance; the floor keeps what follows finite, and the status tells.
-    floor = float(jnp.finfo(mean.dtype).eps) * jnp.mean(jnp.abs(source.variances))
+    floor = jnp.maximum(float(jnp.finfo(mean.dtype).eps) * jnp.mean(jnp.abs(source.variances)), _SMALLEST_VARIANCE)
     positive = variance > floor
     variance = jnp.where(positive, variance, floor)
 
@@ -167,7 +167,11 @@ def _estimate(
     finite = jnp.all(jnp.isfinite(params.means))
     return Fit(
         params,
-        worst(found.status, status_if(~positive, Status.DEGENERATE), status_if(~finite, Status.NON_FINITE)),
+        worst(
+            found.status,
+            status_if(~(positive & jnp.all(dimensions.rates > 0)), Status.DEGENERATE),
+            status_if(~finite, Status.NON_FINITE),
+        ),
         found.num_iters,
         found.residual,
         dimensions,
@@ -197,6 +201,8 @@ def fit_moments(
     num_restarts: int = 20,
 ) -> Fit:
     """Recover the model from dense cumulants; exact where they are. `fit` is this on data, without `(d, d, d)`."""
+    if not isinstance(moments, Cumulants):
+        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
     shape = moments.second.shape
     options = check_fit(key, num_components, shape, weights=weights, method=method, num_restarts=num_restarts)
     weights = jnp.ones_like(moments.mean) if options.weights is None else options.weights.astype(moments.mean.dtype)
@@ -357,7 +363,12 @@ def _joint(params: GaussianMixture, overall: Float[Array, " d"], x: Array, mask:
         own = jnp.matmul(seen, means * means, precision="highest")
         count = jnp.sum(seen, axis=1)[:, None]
     distance = squares - 2 * jnp.matmul(rows, means, precision="highest") + own
-    distance = jnp.maximum(distance, 0)
+    # The products cancel where a mean is far from the overall one and near to the row: the nearest is computed anew.
+    nearest = jnp.argmin(distance, axis=1)
+    gone = residuals(x, mask, overall) - (means.T[nearest] if mask is None else jnp.where(mask, means.T[nearest], 0))
+    exact = jnp.sum(gone * gone, axis=1).astype(rows.dtype)
+    is_nearest = jnp.arange(means.shape[1])[None, :] == nearest[:, None]
+    distance = jnp.where(is_nearest, exact[:, None], jnp.maximum(distance, exact[:, None]))
     normalizer = count * (jnp.log(params.variance) + math.log(2 * math.pi))
     tiny = float(jnp.finfo(rows.dtype).tiny)
     prior = jnp.log(jnp.maximum(params.weights, tiny))[None, :]

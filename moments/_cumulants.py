@@ -193,6 +193,7 @@ def _available_slab(data: Centred, start: Array | int, size: int) -> tuple[Float
 
 
 def _contract_available(data: Centred, directions: Float[Array, "d r"], block: int | None) -> ContractedCumulants:
+    directions = directions.astype(jnp.result_type(directions.dtype, data.mean.dtype))
     d, r = directions.shape
     block = max(1, min(d, _FLOATS_PER_SLAB // (d * d) if block is None else block))
     num_blocks, num_left = divmod(d, block)

@@ -170,6 +170,36 @@ def test_updates_of_topics_and_prior_are_optimal(float64):
     np.testing.assert_allclose(found_rate, rate, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("explained", "exposure"),
+    [([1e-10, 0.5, 0.4], [0.1, 1.2, 1.1]), ([0.02, 0.5, 0.5], [2.0, 3.0, 4.0]), ([1.0, 2.0, 1.0], [20.0, 30.0, 40.0])],
+)
+def test_update_of_topics_where_newton_is_tempted(explained, exposure, precision):
+    explained, exposure = jnp.array(explained)[:, None], jnp.array(exposure)[:, None]
+    topics = _gamma.update_topics(jnp.ones((3, 1)) / 3, explained, exposure)
+    assert float(jnp.min(topics)) > 0
+    slack = explained / topics - exposure
+    np.testing.assert_allclose(slack, jnp.broadcast_to(slack[1:2], (3, 1)), rtol=1e-3)
+
+
+def test_zeros_in_all_topics_and_tiny_shapes_are_no_trap(precision):
+    x = np.array([[1, 1, 4], [3, 0, 1], [0, 5, 200]])
+    params = GammaPoisson(np.array([[0.5, 0.2], [0.5, 0.8], [0.0, 0.0]]), np.array([1.0, 1e-4]), np.array(0.1))
+    refined = gamma_poisson.refine(params, x)
+    value = gamma_poisson.log_likelihood(jax.random.key(0), params, x, num_samples=8)
+    for leaf in jax.tree.leaves((refined, value, gamma_poisson.posterior(params, x))):
+        assert bool(jnp.all(jnp.isfinite(leaf)))
+
+
+def test_log_likelihood_where_topics_are_alike(float64):
+    # Four equal topics: the length is negative binomial, the rest multinomial. Mean-field is at its worst here.
+    params = GammaPoisson(jnp.full((4, 4), 0.25), jnp.full(4, 0.25), jnp.array(0.02))
+    exact = stats.nbinom.logpmf(100, 1.0, 0.02 / 1.02) + stats.multinomial.logpmf([25] * 4, 100, [0.25] * 4)
+    found = gamma_poisson.log_likelihood(jax.random.key(0), params, jnp.full((1, 4), 25.0), num_samples=2000)
+    # The draws that matter are few, and the standard error of 0.1 is itself uncertain.
+    assert abs(float(found.value[0]) - exact) < 0.6
+
+
 def test_posterior_is_exact_for_one_topic(precision):
     # With one topic counts are Poisson given α: the posterior is Gamma(c + Σ x, b + Σ A), over what was observed.
     params = GammaPoisson(jnp.array([[0.2], [0.3], [0.5]]), jnp.array([1.5]), jnp.array(0.2))

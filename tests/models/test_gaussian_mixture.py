@@ -200,6 +200,15 @@ def test_em_on_a_component_that_owns_nothing(precision):
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(same))
 
 
+def test_likelihood_of_clusters_that_are_far_apart_in_float32():
+    means = 1000 * jax.random.normal(jax.random.key(0), (10, 4))
+    params = GaussianMixture(jnp.full(4, 0.25), means, jnp.array(1.0))
+    x = gaussian_mixture.sample(jax.random.key(1), params, 50).x
+    value = gaussian_mixture.log_likelihood(params, x)
+    expected = np.logaddexp.reduce(brute_force(params, np.asarray(x, float), np.ones(x.shape, bool)), axis=1)
+    np.testing.assert_allclose(value, expected, atol=0.01)
+
+
 # Missingness.
 def test_dependent_missingness_is_warned_of(holes):
     _, x, _ = holes
@@ -212,6 +221,21 @@ def test_dependent_missingness_is_warned_of(holes):
         gaussian_mixture.fit(jax.random.key(0), x, K, mask, third="available")
         gaussian_mixture.fit(jax.random.key(0), x, K, mask, "partial")
         gaussian_mixture.fit(jax.random.key(0), x, K, ~jnp.isnan(x))
+
+
+def test_uneven_row_weights_are_no_dependence(holes):
+    _, x, mask = holes
+    weights = np.random.default_rng(0).pareto(0.6, x.shape[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gaussian_mixture.fit(jax.random.key(0), x, K, mask, row_weights=weights)
+
+
+def test_a_dimension_never_observed_under_a_trace_is_a_status(holes):
+    _, x, mask = holes
+    result = jax.jit(lambda a, m: gaussian_mixture.fit(jax.random.key(0), a, K, m))(x, mask.at[:, 12].set(False))
+    assert result.status >= Status.DEGENERATE
+    assert bool(jnp.all(jnp.isfinite(result.params.means)))
 
 
 def test_triples_that_no_row_saw_give_numbers():

@@ -41,7 +41,7 @@ def never_together():
     [
         (X[0], None, r"x: expected (numbers|counts) \(samples, dimensions\), two axes; got 1"),
         (X[:1], None, r"x: expected at least num_components = 2 rows; got 1"),
-        (changed(X, 3, 1, np.nan), None, r"x: expected finite .* got nan at row 3, column 1 \(pass mask=~isnan\(x\)"),
+        (changed(X, 3, 1, np.nan), None, r"x: expected finite .* got nan at row 3, column 1 \(pass mask=isfinite\(x\)"),
         (changed(X, 3, 1, np.inf), MASK, r"x: expected finite .* where observed; got inf at row 3, column 1"),
         (changed(X, 3, 1, np.nan), changed(MASK, 0, 0, False), r"x: expected finite .* got nan at row 3, column 1"),
         (X, MASK[:, :3], r"mask: expected the shape of x, \(12, 4\); got \(12, 3\)"),
