@@ -1,6 +1,8 @@
 """Tables with holes: how far each dimension is to be trusted, and checks of tables and masks at the boundary."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +21,8 @@ from latensor.models._checks import (
     first_entry,
     is_concrete,
 )
-from latensor.models._spectral import DENSE_UP_TO, METHODS, SECONDS
-from latensor.moments import as_float, joint_observation_rates, observation_rates
+from latensor.models._spectral import DENSE_UP_TO, METHODS, SECONDS, Source, moment_source, table_source
+from latensor.moments import Cumulants, as_float, centre, joint_observation_rates, observation_rates
 
 MISSING = ("weighted", "full", "partial")
 THIRDS = ("implicit", "available")
@@ -259,3 +261,106 @@ def check_fit(
         check_pairs(mask, row_weights, chosen if weights is None else np.asarray(weights, float), third)
     dense = second == "dense" or (second == "auto" and (d <= DENSE_UP_TO or third == "available"))
     return FitOptions(key, num_components, row_weights, weights, dense, num_restarts)
+
+
+Estimate = Callable[[Array, Source, Dimensions, int, str, int], Any]
+"""How a model is read off: `(key, source, dimensions, num_components, method, num_restarts) → Fit`."""
+
+
+@partial(jax.jit, static_argnames=("estimate", "num_components", "missing", "third", "method", "dense", "num_restarts"))
+def _from_table(
+    estimate: Estimate,
+    key: Array,
+    x: Num[Array, "n d"],
+    mask: Bool[Array, "n d"] | None,
+    row_weights: Float[Array, " n"] | None,
+    weights: Float[Array, " d"] | None,
+    complete_rate: Float[Array, ""],
+    num_components: int,
+    missing: str,
+    third: str,
+    method: str,
+    dense: bool,
+    num_restarts: int,
+) -> Any:
+    data = centre(x, mask, row_weights)
+    dimensions = describe_dimensions(data.rates, missing, weights, complete_rate)
+    return estimate(key, table_source(data, dense, third), dimensions, num_components, method, num_restarts)
+
+
+def fit_table(
+    estimate: Estimate,
+    key: Any,
+    x: Any,
+    num_components: Any,
+    mask: Any,
+    *,
+    counts: bool,
+    missing: Any,
+    weights: Any,
+    third: Any,
+    complete_rate: Any,
+    row_weights: Any,
+    method: Any,
+    second: Any,
+    num_restarts: Any,
+) -> Any:
+    """Check the arguments of a model's `fit`, then estimate from the table."""
+    x, mask = check_table(x, mask, counts=counts)
+    options = check_fit(
+        key,
+        num_components,
+        x.shape,
+        mask=mask,
+        missing=missing,
+        weights=weights,
+        third=third,
+        complete_rate=complete_rate,
+        row_weights=row_weights,
+        method=method,
+        second=second,
+        num_restarts=num_restarts,
+    )
+    return _from_table(
+        estimate,
+        options.key,
+        x,
+        mask,
+        options.row_weights,
+        options.weights,
+        jnp.asarray(complete_rate, as_float(x).dtype),
+        options.num_components,
+        missing,
+        third,
+        method,
+        options.dense,
+        options.num_restarts,
+    )
+
+
+@partial(jax.jit, static_argnames=("estimate", "num_components", "method", "num_restarts"))
+def _from_moments(
+    estimate: Estimate,
+    key: Array,
+    moments: Cumulants,
+    weights: Float[Array, " d"],
+    num_components: int,
+    method: str,
+    num_restarts: int,
+) -> Any:
+    ones = jnp.ones_like(weights)
+    dimensions = Dimensions(ones, weights, ones > 0)
+    return estimate(key, moment_source(moments), dimensions, num_components, method, num_restarts)
+
+
+def fit_cumulants(
+    estimate: Estimate, key: Any, moments: Any, num_components: Any, weights: Any, method: Any, num_restarts: Any
+) -> Any:
+    """Check the arguments of a model's `fit_moments`, then estimate from the cumulants."""
+    if not isinstance(moments, Cumulants):
+        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
+    shape = moments.second.shape
+    options = check_fit(key, num_components, shape, weights=weights, method=method, num_restarts=num_restarts)
+    dtype = moments.mean.dtype
+    weights = jnp.ones(shape[0], dtype) if options.weights is None else options.weights.astype(dtype)
+    return _from_moments(estimate, options.key, moments, weights, options.num_components, method, options.num_restarts)

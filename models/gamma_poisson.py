@@ -14,55 +14,30 @@ not depend on their values; see `fit` for dimensions that are missing together.
 Source: Podosinnikova, Bach, Lacoste-Julien (2015); with partial data: Gottesman, Pan, Doshi-Velez.
 """
 
-import math
 from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from latensor.decompose import Status, status_if, worst
 from latensor.models._checks import check_integer, check_key, check_number, check_probabilities, check_reals
-from latensor.models._em import em_limits, expectation_maximization
-from latensor.models._gamma import (
-    GammaPoisson,
-    Intensities,
-    evidence_bound,
-    infer,
-    log_intensities,
-    observed_counts,
-    posterior_rates,
-    shares,
-    start_intensities,
-    update_intensities,
-    update_prior,
-    update_topics,
-)
-from latensor.models._partial import Dimensions, check_fit, check_rates, check_table, describe_dimensions
-from latensor.models._spectral import Source, find_components, moment_source, table_source
+from latensor.models._em import em_limits
+from latensor.models._gamma import GammaPoisson, Intensities, infer, observed_counts, posterior_rates
+from latensor.models._gamma_em import variational_em
+from latensor.models._gamma_likelihood import LogLikelihood, importance_sample
+from latensor.models._partial import Dimensions, check_rates, check_table, fit_cumulants, fit_table
+from latensor.models._spectral import Source, find_components
 from latensor.moments import (
     ContractedCumulants,
     Cumulants,
     Moments,
-    as_float,
-    average_weights,
-    centre,
     correct_gamma_poisson,
     gamma_poisson_cumulants,
     map_over_rows,
-    spread,
-    sum_over_rows,
 )
-
-# Updates of a row's intensities between two updates of the parameters: one is enough for EM to rise, more rise faster.
-_LOCAL_UPDATES = 3
-# The variational posterior is too narrow and knows no dependence between topics; draws come from wider and wider
-# copies of it in turn, and are weighed against the mixture of all.
-_WIDER = (2.0, 6.0, 18.0, 54.0)
 
 
 class Sample(NamedTuple):
@@ -104,13 +79,6 @@ class Posterior(NamedTuple):
     mean: Float[Array, "n k"]
     shapes: Float[Array, "n k"]
     rates: Float[Array, "n k"]
-
-
-class LogLikelihood(NamedTuple):
-    """An estimate of each row's log-probability, and its standard error."""
-
-    value: Float[Array, " n"]
-    standard_error: Float[Array, " n"]
 
 
 @partial(jax.jit, static_argnames="num_samples")
@@ -189,15 +157,6 @@ def _estimate(
     )
 
 
-@partial(jax.jit, static_argnames=("num_components", "method", "num_restarts"))
-def _fit_moments(
-    key: Array, moments: Cumulants, weights: Array, num_components: int, method: str, num_restarts: int
-) -> Fit:
-    ones = jnp.ones_like(weights)
-    dimensions = Dimensions(ones, weights, ones > 0)
-    return _estimate(key, moment_source(moments), dimensions, num_components, method, num_restarts)
-
-
 def fit_moments(
     key: Array,
     moments: Cumulants,
@@ -208,33 +167,7 @@ def fit_moments(
     num_restarts: int = 20,
 ) -> Fit:
     """Recover the model from dense cumulants; exact where they are. `fit` is this on data, without `(d, d, d)`."""
-    if not isinstance(moments, Cumulants):
-        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
-    shape = moments.second.shape
-    options = check_fit(key, num_components, shape, weights=weights, method=method, num_restarts=num_restarts)
-    weights = jnp.ones_like(moments.mean) if options.weights is None else options.weights.astype(moments.mean.dtype)
-    return _fit_moments(options.key, moments, weights, options.num_components, method, options.num_restarts)
-
-
-@partial(jax.jit, static_argnames=("num_components", "missing", "third", "method", "dense", "num_restarts"))
-def _fit(
-    key: Array,
-    x: Num[Array, "n d"],
-    mask: Bool[Array, "n d"] | None,
-    row_weights: Float[Array, " n"] | None,
-    weights: Float[Array, " d"] | None,
-    complete_rate: Float[Array, ""],
-    num_components: int,
-    missing: str,
-    third: str,
-    method: str,
-    dense: bool,
-    num_restarts: int,
-) -> Fit:
-    data = centre(x, mask, row_weights)
-    dimensions = describe_dimensions(data.rates, missing, weights, complete_rate)
-    source = table_source(data, dense, third)
-    return _estimate(key, source, dimensions, num_components, method, num_restarts)
+    return fit_cumulants(_estimate, key, moments, num_components, weights, method, num_restarts)
 
 
 def fit(
@@ -281,12 +214,13 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    x, mask = check_table(x, mask, counts=True)
-    options = check_fit(
+    return fit_table(
+        _estimate,
         key,
+        x,
         num_components,
-        x.shape,
-        mask=mask,
+        mask,
+        counts=True,
         missing=missing,
         weights=weights,
         third=third,
@@ -295,20 +229,6 @@ def fit(
         method=method,
         second=second,
         num_restarts=num_restarts,
-    )
-    return _fit(
-        options.key,
-        x,
-        mask,
-        options.row_weights,
-        options.weights,
-        jnp.asarray(complete_rate, as_float(x).dtype),
-        options.num_components,
-        missing,
-        third,
-        method,
-        options.dense,
-        options.num_restarts,
     )
 
 
@@ -367,46 +287,6 @@ def posterior(
     return Posterior(q.shapes / q.rates, q.shapes, q.rates)
 
 
-def _log_gamma_density(log_value: Array, shapes: Array, rates: Array) -> Array:
-    """Return the log-density of Gamma(shapes, rates) at `exp(log_value)`, summed over topics."""
-    terms = shapes * jnp.log(rates) - gammaln(shapes) + (shapes - 1) * log_value - rates * jnp.exp(log_value)
-    return jnp.sum(terms, axis=1)
-
-
-@partial(jax.jit, static_argnames="num_samples")
-def _log_likelihood(
-    key: Array, params: GammaPoisson, x: Array, mask: Array | None, q: Intensities, num_samples: int
-) -> LogLikelihood:
-    dtype = params.topics.dtype
-    scales = jnp.asarray(_WIDER, dtype)
-    tiny = float(jnp.finfo(dtype).tiny)
-
-    def log_counts(x: Array, mask: Array | None, intensity: Array) -> Array:
-        counts = observed_counts(x, mask, dtype)
-        means = jnp.maximum(jnp.matmul(intensity, params.topics.T, precision="highest"), tiny)
-        seen = means if mask is None else jnp.where(mask, means, 0)
-        return jnp.sum(counts * jnp.log(means) - seen - gammaln(counts + 1), axis=1)
-
-    def proposal(log_value: Array) -> Array:
-        densities = [_log_gamma_density(log_value, q.shapes / wider, q.rates / wider) for wider in _WIDER]
-        return jax.nn.logsumexp(jnp.stack(densities), axis=0) - math.log(len(_WIDER))
-
-    def draw(_: None, draw_of: tuple[Array, Array]) -> tuple[None, Array]:
-        key, wider = draw_of
-        log_value = jax.random.loggamma(key, q.shapes / wider, dtype=dtype) - jnp.log(q.rates / wider)
-        words = map_over_rows(log_counts, (x, mask, jnp.exp(log_value)), floats_per_row=3 * x.shape[1])
-        prior = _log_gamma_density(log_value, params.shapes[None, :], params.rate)
-        return None, words + prior - proposal(log_value)
-
-    turns = scales[jnp.arange(num_samples) % len(_WIDER)]
-    _, ratios = lax.scan(draw, None, (jax.random.split(key, num_samples), turns))
-    value = jax.nn.logsumexp(ratios, axis=0) - math.log(num_samples)
-    relative = jnp.exp(ratios - value[None, :])
-    # The error of the logarithm is the relative error of the mean.
-    error = jnp.sqrt(jnp.sum((relative - 1) ** 2, axis=0) / (num_samples * max(num_samples - 1, 1)))
-    return LogLikelihood(value, error)
-
-
 def log_likelihood(
     key: Array, params: GammaPoisson, x: ArrayLike, mask: ArrayLike | None = None, *, num_samples: int = 200
 ) -> LogLikelihood:
@@ -431,98 +311,7 @@ def log_likelihood(
     params, x, mask = _check_pair(params, x, mask)
     num_samples = check_integer("num_samples", num_samples, 2)
     q = _posterior(params, x, mask, *em_limits(1e-3, 100, params.topics.dtype))
-    return _log_likelihood(key, params, x, mask, q, num_samples)
-
-
-class _Sums(NamedTuple):
-    """What the M-step needs: sums over rows."""
-
-    bound: Float[Array, ""]
-    explained: Float[Array, "d k"]
-    exposure: Float[Array, "d k"] | None
-    mean: Float[Array, " k"]
-    log_mean: Float[Array, " k"]
-
-
-class _State(NamedTuple):
-    params: GammaPoisson
-    shapes: Float[Array, "n k"]
-
-
-@jax.jit
-def _refine(
-    params: GammaPoisson,
-    x: Num[Array, "n d"],
-    mask: Bool[Array, "n d"] | None,
-    row_weights: Float[Array, " n"] | None,
-    tol: Float[Array, ""],
-    max_iters: Int[Array, ""],
-    smoothing: Float[Array, ""],
-) -> Fit:
-    dtype = params.topics.dtype
-    weights = average_weights(row_weights, jnp.ones(x.shape[0], bool), dtype)
-    floats = 4 * x.shape[1]
-
-    def local(params: GammaPoisson, shapes: Array | None) -> Float[Array, "n k"]:
-        def block(x: Array, mask: Array | None, shapes: Array | None) -> Array:
-            counts, rates = observed_counts(x, mask, dtype), posterior_rates(params, x, mask)
-            q = start_intensities(params, counts, rates) if shapes is None else Intensities(shapes, rates)
-            for _ in range(_LOCAL_UPDATES):
-                q = update_intensities(params, counts, q)
-            return q.shapes
-
-        return map_over_rows(block, (x, mask, shapes), floats_per_row=floats)
-
-    def collect(params: GammaPoisson, shapes: Float[Array, "n k"]) -> _Sums:
-        def block(x: Array, mask: Array | None, weights: Array, shapes: Array) -> _Sums:
-            counts = observed_counts(x, mask, dtype)
-            q = Intensities(shapes, posterior_rates(params, x, mask))
-            intensity, ratio = shares(params, counts, q)
-            mean = weights[:, None] * q.shapes / q.rates
-            return _Sums(
-                bound=jnp.sum(weights * evidence_bound(params, counts, q)),
-                explained=params.topics * spread(weights[:, None] * intensity, ratio),
-                exposure=None if mask is None else spread(mean, mask.astype(dtype)),
-                mean=jnp.sum(mean, axis=0),
-                log_mean=jnp.sum(weights[:, None] * log_intensities(q), axis=0),
-            )
-
-        return sum_over_rows(block, (x, mask, weights, shapes), floats_per_row=floats)
-
-    def step(state: _State) -> tuple[_State, Array]:
-        shapes = local(state.params, state.shapes)
-        sums = collect(state.params, shapes)
-        topics = update_topics(state.params.topics, sums.explained, sums.exposure)
-        prior, rate = update_prior(state.params.shapes, sums.log_mean, sums.mean)
-        return _State(GammaPoisson(topics, prior, rate), shapes), sums.bound
-
-    # Topics from moments have exact zeros, which rule a topic out for a count that is not zero. Starting from a mixture
-    # with the overall frequencies mends that; parameters that are better as they are stay as they are.
-    data = centre(x, mask, row_weights)
-    overall = data.mean.astype(dtype)
-    total = jnp.sum(overall)
-    share = jnp.where(total > 0, smoothing, 0)
-    mixed = (1 - share) * params.topics + share * (overall / jnp.where(total > 0, total, 1))[:, None]
-    choices = [_State(p, local(p, None)) for p in (params, params._replace(topics=mixed))]
-    as_given, smoothed = (collect(*choice).bound for choice in choices)
-    start = jax.tree.map(lambda a, b: jnp.where(as_given >= smoothed, a, b), *choices)
-
-    result = expectation_maximization(step, start, jnp.maximum(as_given, smoothed), tol, max_iters)
-    rates = data.rates.astype(dtype)
-    dimensions = Dimensions(rates, jnp.ones_like(rates), rates >= 1)
-    zeros, zero, unknown = jnp.zeros_like(params.shapes), jnp.zeros((), dtype), jnp.int32(-1)
-    return Fit(
-        result.params.params,
-        result.status,
-        result.num_iters,
-        result.gain,
-        dimensions,
-        zeros,
-        zeros,
-        zero,
-        unknown,
-        unknown,
-    )
+    return importance_sample(key, params, x, mask, q, num_samples)
 
 
 def refine(
@@ -536,6 +325,9 @@ def refine(
     smoothing: float = 1e-2,
 ) -> Fit:
     """Improve `params` by variational EM on what was observed. The evidence lower bound never falls.
+
+    The bound is not the likelihood. Where topics overlap it is loose, and its optimum can be worse than the `fit` that
+    it started from: compare `log_likelihood` before and after. It is tight where topics have words of their own.
 
     Args:
       params: where to start: `fit(...).params`, or anything else.
@@ -558,4 +350,18 @@ def refine(
     row_weights, _ = check_rates(mask, row_weights, x.shape)
     dtype = params.topics.dtype
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, x, mask, row_weights, *em_limits(tol, max_iters, dtype), share)
+    result, rates = variational_em(params, x, mask, row_weights, *em_limits(tol, max_iters, dtype), share)
+    dimensions = Dimensions(rates, jnp.ones_like(rates), rates >= 1)
+    zeros, zero, unknown = jnp.zeros_like(params.shapes), jnp.zeros((), dtype), jnp.int32(-1)
+    return Fit(
+        result.params,
+        result.status,
+        result.num_iters,
+        result.gain,
+        dimensions,
+        zeros,
+        zeros,
+        zero,
+        unknown,
+        unknown,
+    )

@@ -11,7 +11,6 @@ Identifiable when the columns of `A` are linearly independent (so `k ≤ d`). En
 not depend on their values; see `fit` for dimensions that are missing together.
 """
 
-import math
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -30,37 +29,28 @@ from latensor.decompose import (
 )
 from latensor.models._checks import check_integer, check_key, check_probabilities, check_reals
 from latensor.models._em import em_limits, expectation_maximization
+from latensor.models._gaussian import GaussianMixture, joint, log_joint, overall_mean
 from latensor.models._partial import (
     Dimensions,
-    check_fit,
     check_rates,
     check_table,
-    describe_dimensions,
+    fit_cumulants,
+    fit_table,
     variance_dimensions,
 )
 from latensor.models._sampling import inverse_cdf
-from latensor.models._spectral import Source, find_components, moment_source, table_source
+from latensor.models._spectral import Source, find_components
 from latensor.moments import (
     ContractedCumulants,
     Cumulants,
-    as_float,
     centre,
     correct_gaussian,
-    map_over_rows,
     residuals,
     sum_over_rows,
 )
 
 # Where all points are the same: small, and its inverse still a number in float32.
 _SMALLEST_VARIANCE = 1e-30
-
-
-class GaussianMixture(NamedTuple):
-    """Parameters: mixture weights, means (columns) and the variance that all components and dimensions share."""
-
-    weights: Float[Array, " k"]
-    means: Float[Array, "d k"]
-    variance: Float[Array, ""]
 
 
 class Sample(NamedTuple):
@@ -182,15 +172,6 @@ def _estimate(
     )
 
 
-@partial(jax.jit, static_argnames=("num_components", "method", "num_restarts"))
-def _fit_moments(
-    key: Array, moments: Cumulants, weights: Array, num_components: int, method: str, num_restarts: int
-) -> Fit:
-    ones = jnp.ones_like(weights)
-    dimensions = Dimensions(ones, weights, ones > 0)
-    return _estimate(key, moment_source(moments), dimensions, num_components, method, num_restarts)
-
-
 def fit_moments(
     key: Array,
     moments: Cumulants,
@@ -201,33 +182,7 @@ def fit_moments(
     num_restarts: int = 20,
 ) -> Fit:
     """Recover the model from dense cumulants; exact where they are. `fit` is this on data, without `(d, d, d)`."""
-    if not isinstance(moments, Cumulants):
-        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
-    shape = moments.second.shape
-    options = check_fit(key, num_components, shape, weights=weights, method=method, num_restarts=num_restarts)
-    weights = jnp.ones_like(moments.mean) if options.weights is None else options.weights.astype(moments.mean.dtype)
-    return _fit_moments(options.key, moments, weights, options.num_components, method, options.num_restarts)
-
-
-@partial(jax.jit, static_argnames=("num_components", "missing", "third", "method", "dense", "num_restarts"))
-def _fit(
-    key: Array,
-    x: Num[Array, "n d"],
-    mask: Bool[Array, "n d"] | None,
-    row_weights: Float[Array, " n"] | None,
-    weights: Float[Array, " d"] | None,
-    complete_rate: Float[Array, ""],
-    num_components: int,
-    missing: str,
-    third: str,
-    method: str,
-    dense: bool,
-    num_restarts: int,
-) -> Fit:
-    data = centre(x, mask, row_weights)
-    dimensions = describe_dimensions(data.rates, missing, weights, complete_rate)
-    source = table_source(data, dense, third)
-    return _estimate(key, source, dimensions, num_components, method, num_restarts)
+    return fit_cumulants(_estimate, key, moments, num_components, weights, method, num_restarts)
 
 
 def fit(
@@ -275,12 +230,13 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    x, mask = check_table(x, mask)
-    options = check_fit(
+    return fit_table(
+        _estimate,
         key,
+        x,
         num_components,
-        x.shape,
-        mask=mask,
+        mask,
+        counts=False,
         missing=missing,
         weights=weights,
         third=third,
@@ -289,21 +245,6 @@ def fit(
         method=method,
         second=second,
         num_restarts=num_restarts,
-    )
-    dtype = as_float(x).dtype
-    return _fit(
-        options.key,
-        x,
-        mask,
-        options.row_weights,
-        options.weights,
-        jnp.asarray(complete_rate, dtype),
-        options.num_components,
-        missing,
-        third,
-        method,
-        options.dense,
-        options.num_restarts,
     )
 
 
@@ -331,68 +272,14 @@ def _check_pair(
     return params, x, mask
 
 
-class _Joint(NamedTuple):
-    """Rows of a block as EM needs them, all relative to the mixture's overall mean."""
-
-    values: Float[Array, "n k"]
-    """`log P(h, x)`, up to what does not depend on `h` or the parameters other than through `distance`."""
-    distance: Float[Array, "n k"]
-    """Squared distance of the observed part to each mean."""
-    rows: Float[Array, "n d"]
-    """Observed entries less the overall mean, zero where masked."""
-
-
-def _overall_mean(params: GaussianMixture) -> Float[Array, " d"]:
-    return jnp.matmul(params.means, params.weights, precision="highest")
-
-
-def _joint(params: GaussianMixture, overall: Float[Array, " d"], x: Array, mask: Array | None) -> _Joint:
-    """Return `log P(h, observed x)` and what it is made of.
-
-    `|x − a|²` over observed entries is `Σ m x² − 2 (m x)ᵀa + mᵀa²`: matrix products. Around the overall mean, so that a
-    large offset costs no digits.
-    """
-    rows = residuals(x, mask, overall).astype(params.means.dtype)
-    means = params.means - overall[:, None]
-    squares = jnp.sum(rows * rows, axis=1)[:, None]
-    if mask is None:
-        own = jnp.sum(means * means, axis=0)[None, :]
-        count = jnp.full((x.shape[0], 1), x.shape[1], rows.dtype)
-    else:
-        seen = mask.astype(rows.dtype)
-        own = jnp.matmul(seen, means * means, precision="highest")
-        count = jnp.sum(seen, axis=1)[:, None]
-    distance = squares - 2 * jnp.matmul(rows, means, precision="highest") + own
-    # The products cancel where a mean is far from the overall one and near to the row: the nearest is computed anew.
-    nearest = jnp.argmin(distance, axis=1)
-    gone = residuals(x, mask, overall) - (means.T[nearest] if mask is None else jnp.where(mask, means.T[nearest], 0))
-    exact = jnp.sum(gone * gone, axis=1).astype(rows.dtype)
-    is_nearest = jnp.arange(means.shape[1])[None, :] == nearest[:, None]
-    distance = jnp.where(is_nearest, exact[:, None], jnp.maximum(distance, exact[:, None]))
-    normalizer = count * (jnp.log(params.variance) + math.log(2 * math.pi))
-    tiny = float(jnp.finfo(rows.dtype).tiny)
-    prior = jnp.log(jnp.maximum(params.weights, tiny))[None, :]
-    return _Joint(prior - (distance / params.variance + normalizer) / 2, distance, rows)
-
-
-@jax.jit
-def _log_joint(params: GaussianMixture, x: Array, mask: Array | None) -> Float[Array, "n k"]:
-    overall = _overall_mean(params)
-
-    def block(x: Array, mask: Array | None) -> Array:
-        return _joint(params, overall, x, mask).values
-
-    return map_over_rows(block, (x, mask), floats_per_row=3 * x.shape[1])
-
-
 def log_likelihood(params: GaussianMixture, x: ArrayLike, mask: ArrayLike | None = None) -> Float[Array, " n"]:
     """Return each row's log-density: of its observed entries, where there is a mask. A row without any gives zero."""
-    return jax.nn.logsumexp(_log_joint(*_check_pair(params, x, mask)), axis=1)
+    return jax.nn.logsumexp(log_joint(*_check_pair(params, x, mask)), axis=1)
 
 
 def posterior(params: GaussianMixture, x: ArrayLike, mask: ArrayLike | None = None) -> Float[Array, "n k"]:
     """Return the probability of each component given each row's observed entries."""
-    return jax.nn.softmax(_log_joint(*_check_pair(params, x, mask)), axis=1)
+    return jax.nn.softmax(log_joint(*_check_pair(params, x, mask)), axis=1)
 
 
 class _Sums(NamedTuple):
@@ -429,20 +316,20 @@ def _refine(
     floor = jnp.maximum(10 * float(jnp.finfo(dtype).eps) * spread / num_seen, _SMALLEST_VARIANCE)
 
     def step(params: GaussianMixture) -> tuple[GaussianMixture, Array]:
-        overall = _overall_mean(params)
+        overall = overall_mean(params)
 
         def block(x: Array, mask: Array | None, weights: Array) -> _Sums:
-            joint = _joint(params, overall, x, mask)
-            value = jax.nn.logsumexp(joint.values, axis=1)
-            parts = jnp.exp(joint.values - value[:, None]) * weights[:, None]
-            first = jnp.matmul(parts.T, joint.rows, precision="highest")
+            rows = joint(params, overall, x, mask)
+            value = jax.nn.logsumexp(rows.values, axis=1)
+            parts = jnp.exp(rows.values - value[:, None]) * weights[:, None]
+            first = jnp.matmul(parts.T, rows.rows, precision="highest")
             seen = first[:, :0] if mask is None else jnp.matmul(parts.T, mask.astype(dtype), precision="highest")
             return _Sums(
                 value=jnp.sum(weights * value),
                 counts=jnp.sum(parts, axis=0),
                 first=first,
                 seen=seen,
-                distance=jnp.sum(parts * joint.distance),
+                distance=jnp.sum(parts * rows.distance),
             )
 
         sums = sum_over_rows(block, (x, mask, rows_weights), floats_per_row=3 * d)
@@ -458,7 +345,7 @@ def _refine(
         return GaussianMixture(weights, new.T + overall[:, None], variance), sums.value
 
     def value(params: GaussianMixture) -> Array:
-        return jnp.sum(rows_weights * jax.nn.logsumexp(_log_joint(params, x, mask), axis=1))
+        return jnp.sum(rows_weights * jax.nn.logsumexp(log_joint(params, x, mask), axis=1))
 
     start = params._replace(variance=jnp.maximum(params.variance, floor))
     result = expectation_maximization(step, start, value(start), tol, max_iters)

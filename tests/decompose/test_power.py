@@ -139,6 +139,13 @@ def test_vmap_equals_loop_and_lanes_stay_apart(decompose, float64):
         np.testing.assert_allclose(batch.vectors[lane], single.vectors, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    "decompose",
+    [
+        lambda key, tensor: power_method(key, tensor, 2, 2, max_iters=3, restart_iters=2, orthogonal=True),
+        lambda key, tensor: diagonalize_slices(key, tensor, 2),
+    ],
+)
 def test_jit_equals_eager(decompose, float64):
     tensor, _, _ = orthogonal_tensor(0, 3)
     jitted = decompose(jax.random.key(0), tensor)

@@ -46,6 +46,8 @@ def holes():
 @pytest.mark.parametrize("weights", ["none", "spread", "partial"])
 def test_population_moments_give_the_model_back(method, weights, precision):
     chosen = {"none": None, "spread": jnp.linspace(0.05, 1, D), "partial": (jnp.arange(D) < 8).astype(float)}[weights]
+    if method == "diagonalization" and precision == "float32":
+        pytest.skip("one method in float32 is enough")
     for seed in range(3):
         truth = random_mixture(seed)
         moments = gaussian_mixture.population_moments(truth)
@@ -77,9 +79,7 @@ def test_all_routes_of_fit_are_close_and_refine_is_closer(holes):
     truth, x, mask = holes
     routes = {
         "default": {},
-        "full": {"missing": "full"},
         "partial": {"missing": "partial"},
-        "root": {"weights": jnp.sqrt(observation_rates(mask))},
         "available": {"third": "available"},
         "implicit second": {"second": "implicit"},
     }
@@ -87,7 +87,7 @@ def test_all_routes_of_fit_are_close_and_refine_is_closer(holes):
         result = gaussian_mixture.fit(jax.random.key(0), x, K, mask, **options)
         error = float(matched_rmse(truth.means, result.params.means))
         # Entries of the means have a standard error of about 0.03 for the best estimator; guessing errs by 1.
-        assert error < (0.45 if name in ("partial", "full") else 0.3), (name, error)
+        assert error < (0.45 if name == "partial" else 0.3), (name, error)
         assert abs(float(result.params.variance) - 0.5) < 0.05
         assert result.dimensions.complete.tolist() == [True] * 8 + [False] * (D - 8)
         assert result.unobserved_pairs == (-1 if name == "implicit second" else 0)
@@ -133,11 +133,9 @@ def test_row_weights_are_repetitions(float64):
     mask = jax.random.bernoulli(jax.random.key(2), 0.9, x.shape)
     counts = np.random.default_rng(0).integers(0, 3, 1000)
     rows = np.repeat(np.arange(1000), counts)
-    for call in (
-        lambda a, m, w: gaussian_mixture.fit(jax.random.key(0), a, K, m, row_weights=w).params,
-        lambda a, m, w: gaussian_mixture.refine(truth, a, m, row_weights=w, max_iters=5).params,
-    ):
-        assert worst_error(call(x[rows], mask[rows], None), call(x, mask, counts.astype(float))) < 1e-7
+    repeated = gaussian_mixture.refine(truth, x[rows], mask[rows], max_iters=5).params
+    weighted = gaussian_mixture.refine(truth, x, mask, row_weights=counts.astype(float), max_iters=5).params
+    assert worst_error(repeated, weighted) < 1e-7
 
 
 # Likelihood, posterior, EM.
@@ -288,19 +286,17 @@ def test_float32_stays_float32_where_x64_is_enabled(float64):
     x = gaussian_mixture.sample(jax.random.key(0), truth, 100).x
     mask = jnp.ones(x.shape, bool)
     moments = gaussian_mixture.fit(jax.random.key(1), x, 2, mask, weights=np.ones(6))
-    implicit = gaussian_mixture.fit(jax.random.key(1), x, 2, mask, second="implicit")
     refined = gaussian_mixture.refine(moments.params, x, mask, row_weights=jnp.ones(100))
-    outputs = (x, moments, implicit, refined, gaussian_mixture.posterior(truth, x, mask))
+    outputs = (x, moments, refined, gaussian_mixture.posterior(truth, x, mask))
     assert {leaf.dtype.name for leaf in jax.tree.leaves(outputs)} == {"float32", "int32", "bool"}
 
 
 def test_lowers_for_accelerators():
     key, params = jax.random.key(0), random_mixture(0, d=6, k=2)
     x, mask = jnp.ones((9, 6)), jnp.ones((9, 6), bool)
-    for second in ("dense", "implicit"):
-        for third in ("implicit", "available"):
-            lowers(lambda k, a, m, s=second, t=third: gaussian_mixture.fit(k, a, 2, m, second=s, third=t), key, x, mask)
-        lowers(lambda k, a, s=second: gaussian_mixture.fit(k, a, 2, second=s), key, x)
+    for second, third in (("dense", "implicit"), ("implicit", "available")):
+        lowers(lambda k, a, m, s=second, t=third: gaussian_mixture.fit(k, a, 2, m, second=s, third=t), key, x, mask)
+    lowers(lambda k, a: gaussian_mixture.fit(k, a, 2, second="implicit"), key, x)
     lowers(lambda k, p: gaussian_mixture.fit_moments(k, gaussian_mixture.population_moments(p), 2), key, params)
     lowers(lambda k, p: gaussian_mixture.sample(k, p, 5), key, params)
     for verb in (gaussian_mixture.log_likelihood, gaussian_mixture.posterior, gaussian_mixture.refine):

