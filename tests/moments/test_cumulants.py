@@ -170,20 +170,21 @@ def test_rates_are_exactly_one_where_nothing_is_missing(precision):
     np.testing.assert_allclose(joint_observation_rates(mask)[0, 1], 1 - 143 / 1001, rtol=1e-5)
 
 
-def test_blocks_of_rows_are_only_a_matter_of_speed(monkeypatch, float64):
-    from latensor.moments import _rows
+@pytest.mark.parametrize("num_rows", [1, 7, 8, 13])
+def test_blocks_of_rows_are_only_a_matter_of_speed(num_rows, float64):
+    rows, weights = jnp.arange(3.0 * num_rows).reshape(num_rows, 3), jnp.arange(1.0, num_rows + 1)
+    four_rows = (1 << 20) // 4  # so large that a block has four rows
 
-    x, mask, directions, _ = table(n=157)
-    whole = contract_cumulants(centre(x, mask), directions)
-    monkeypatch.setattr(_rows, "_FLOATS_PER_BLOCK", 500)
-    jax.clear_caches()
-    parts = contract_cumulants(centre(x, mask), directions)
-    jax.clear_caches()
-    for a, b in zip(whole[:3], parts[:3], strict=True):
-        assert relative(a, np.asarray(b)) < 1e-12
-    mapped = _rows.map_over_rows(lambda a, m: (2 * a, m), (x, None), floats_per_row=10)
-    np.testing.assert_array_equal(mapped[0], 2 * x)
-    assert mapped[1] is None
+    def sums(rows, weights, nothing):
+        assert nothing is None
+        return weights @ rows, jnp.sum(weights)
+
+    found = moments.sum_over_rows(sums, (rows, weights, None), floats_per_row=four_rows)
+    np.testing.assert_allclose(found[0], weights @ rows)
+    np.testing.assert_allclose(found[1], jnp.sum(weights))
+    mapped = moments.map_over_rows(lambda a, w: (2 * a, w[:, None] * a), (rows, weights), floats_per_row=four_rows)
+    np.testing.assert_array_equal(mapped[0], 2 * rows)
+    np.testing.assert_array_equal(mapped[1], weights[:, None] * rows)
 
 
 # Models' corrections, on distributions that are sums over a few points: then moments are exact.
