@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from tqdm import tqdm
 
 from benchmarks.plotting import COLOURS, figure
-from benchmarks.runner import Claim
+from benchmarks.runner import Claim, Options, Report
 from latensor.decompose import column_angles
 from latensor.models import gamma_poisson, gaussian_mixture
 from latensor.models.gaussian_mixture import GaussianMixture
@@ -167,9 +168,6 @@ def sweep_rows(sizes: tuple[int, ...], found: dict[str, np.ndarray]) -> list[lis
     return rows
 
 
-SWEEP_COLUMNS = ["rates", "n", *METHODS, "weighted, available-case"]
-
-
 def sweep_claims(sizes: tuple[int, ...], found: dict[str, np.ndarray], gain_at: int) -> list[Claim]:
     """Return what the paper says of these figures, and what we say of the implicit moments."""
     means = found["implicit"].mean(axis=2)
@@ -229,6 +227,27 @@ def sweep_figure(sizes: tuple[int, ...], found: dict[str, np.ndarray], title: st
     axes[0].legend(frameon=False, fontsize=8)
     made.suptitle(title, fontsize=10)
     return made
+
+
+def run_sweep(
+    options: Options,
+    model: ModuleType,
+    draw: Callable[[Array, int, int], tuple[Array, Array]],
+    seed: int,
+    title: str,
+) -> Report:
+    """Run all patterns and sizes of Figure 4 or 8, and report."""
+    sizes = (1_000, 3_000) if options.quick else SIZES
+    trials = options.trials or (5 if options.quick else 100)
+    with tqdm(total=len(sizes) * len(PATTERNS), desc="patterns and sizes") as progress:
+        found = sweep(model, draw, sizes, trials, jax.random.key(seed), progress)
+    return Report(
+        ["rates", "n", *METHODS, "weighted, available-case"],
+        sweep_rows(sizes, found),
+        sweep_claims(sizes, found, 30_000),
+        {"sizes": sizes, "patterns": PATTERNS, "trials": trials, "errors": found},
+        sweep_figure(sizes, found, f"{title}: error on the complete dimensions, {trials} trials"),
+    )
 
 
 def joint_masks(num_full: int, num_samples: int) -> Bool[Array, "n d"]:

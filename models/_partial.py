@@ -203,7 +203,7 @@ def check_pairs(mask: Array | None, row_weights: Array | None, weights: np.ndarr
             f"{expected[a, b]:.1%} are to be expected if they were missing independently, which the implicit third "
             'moment assumes. Use third="available".',
             DependentMissingnessWarning,
-            stacklevel=4,
+            stacklevel=5,  # the line that calls the model's `fit`
         )
 
 
@@ -257,8 +257,9 @@ def check_fit(
                 f'missing: expected, for "partial", at least num_components = {num_components} dimensions with a rate '
                 f"of at least complete_rate = {float(complete_rate):g}; got {complete.sum()}"
             )
-        chosen = {"weighted": rates, "full": np.ones(d), "partial": complete.astype(float)}[missing]
-        check_pairs(mask, row_weights, chosen if weights is None else np.asarray(weights, float), third)
+        with jax.ensure_compile_time_eval():
+            used = describe_dimensions(jnp.asarray(rates), missing, weights, jnp.asarray(complete_rate)).weights
+        check_pairs(mask, row_weights, np.asarray(used, float), third)
     dense = second == "dense" or (second == "auto" and (d <= DENSE_UP_TO or third == "available"))
     return FitOptions(key, num_components, row_weights, weights, dense, num_restarts)
 

@@ -197,10 +197,10 @@ def fit(
         all dimensions.
       weights: a weight for each dimension, in place of `missing`.
       third: third moments under a mask. `"implicit"` is `O(n d k)` and assumes that dimensions are missing
-      independently
-        of each other: where they go missing together, triples are seen more often than their rates tell and the moments
-        are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"` averages each entry
-        over the rows that have it: right for such patterns too, but `O(n d³)`, and second moments then are dense.
+        independently of each other: where they go missing together, triples are seen more often than their rates tell
+        and the moments are wrong, however many rows there are. `fit` warns where pairs betray this. `"available"`
+        averages each entry over the rows that have it: right for such patterns too, but `O(n d³)`, and second moments
+        then are dense.
       complete_rate: from which rate on a dimension counts as complete.
       row_weights: a weight for each row (default: equal).
       method: `"power"`, the robust power method on the whole tensor; or `"diagonalization"`, of one random slice of it.

@@ -27,6 +27,12 @@ def _repair(mean: Float[Array, " d"], second: Float[Array, "d r"], directions: A
     return second - (2 / 3) * mean[:, None] * directions
 
 
+def _dense_repair(mean: Float[Array, " d"], second: Float[Array, "d d"]) -> Float[Array, "d d d"]:
+    """Return what Poisson counts add to the third cumulant, dense."""
+    identity = jnp.eye(mean.shape[0], dtype=mean.dtype)
+    return symmetrize_last(identity[:, :, None] * _repair(mean, second, identity)[:, None, :])
+
+
 def correct_gamma_poisson(
     seen: ContractedCumulants, directions: Float[Array, "d r"], mean: Float[Array, " d"]
 ) -> Float[Array, "r r r"]:
@@ -62,9 +68,7 @@ def gamma_poisson_moments(
 
     """
     mean, second, third, _ = cumulants(x, mask, row_weights)
-    identity = jnp.eye(x.shape[1], dtype=second.dtype)
-    diagonal = identity[:, :, None] * _repair(mean, second, identity)[:, None, :]
-    return Moments(first=mean, second=second - jnp.diag(mean), third=third - symmetrize_last(diagonal))
+    return Moments(first=mean, second=second - jnp.diag(mean), third=third - _dense_repair(mean, second))
 
 
 @jax.jit
@@ -72,6 +76,4 @@ def gamma_poisson_cumulants(moments: Moments) -> Cumulants:
     """Return the cumulants of the counts from `μ`, `S` and `T`: `gamma_poisson_moments` the other way round."""
     mean, second, third = moments
     second = second + jnp.diag(mean)
-    identity = jnp.eye(mean.shape[0], dtype=mean.dtype)
-    diagonal = identity[:, :, None] * _repair(mean, second, identity)[:, None, :]
-    return Cumulants(mean, second, third + symmetrize_last(diagonal), jnp.int32(0))
+    return Cumulants(mean, second, third + _dense_repair(mean, second), jnp.int32(0))
