@@ -3,7 +3,14 @@
 `sample`, `population_moments`, `fit`, `log_likelihood`, `posterior`, `refine`, and a NamedTuple of parameters.
 """
 
-from latensor.models import gamma_poisson, gaussian_mixture, naive_bayes
+from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, naive_bayes
 from latensor.models._partial import DependentMissingnessWarning, Dimensions
 
-__all__ = ["DependentMissingnessWarning", "Dimensions", "gamma_poisson", "gaussian_mixture", "naive_bayes"]
+__all__ = [
+    "DependentMissingnessWarning",
+    "Dimensions",
+    "gamma_poisson",
+    "gaussian_mixture",
+    "mixed_membership",
+    "naive_bayes",
+]

@@ -90,6 +90,22 @@ def check_matrix(name: str, value: Any, meaning: str) -> Array:
     return array
 
 
+def check_mask(mask: Any, shape: tuple[int, ...]) -> Array | None:
+    """Return a mask of the table's shape, True where observed; `None` stays `None`."""
+    if mask is None:
+        return None
+    if not isinstance(mask, jax.Array | np.ndarray):
+        raise ValueError(f"mask: expected an array of bool, True where observed; got {type(mask).__name__}")
+    if mask.dtype != bool:
+        raise ValueError(f"mask: expected bool, True where observed; got values of type {mask.dtype}")
+    if mask.shape != shape:
+        raise ValueError(f"mask: expected the shape of x, {shape}; got {mask.shape}")
+    if isinstance(mask, jax.core.Tracer):
+        return mask
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(mask)
+
+
 def check_row_weights(row_weights: Any, num_rows: int) -> Array | None:
     """Return weights `(num_rows,)` that are finite, not negative and not all zero, the largest of them one."""
     if row_weights is None:

@@ -2,27 +2,22 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from latensor.models._gamma import GammaPoisson, Intensities, observed_counts
+from latensor.models._importance import LogLikelihood, average_ratios
 from latensor.moments import map_over_rows
+
+__all__ = ["LogLikelihood", "importance_sample"]
 
 # The variational posterior is too narrow and knows no dependence between topics; draws come from wider and wider
 # copies of it in turn, and are weighed against the mixture of all.
 _WIDER = (2.0, 6.0, 18.0, 54.0)
-
-
-class LogLikelihood(NamedTuple):
-    """An estimate of each row's log-probability, and its standard error."""
-
-    value: Float[Array, " n"]
-    standard_error: Float[Array, " n"]
 
 
 def _log_gamma_density(log_value: Array, shapes: Array, rates: Array) -> Array:
@@ -59,8 +54,4 @@ def importance_sample(
 
     turns = scales[jnp.arange(num_samples) % len(_WIDER)]
     _, ratios = lax.scan(draw, None, (jax.random.split(key, num_samples), turns))
-    value = jax.nn.logsumexp(ratios, axis=0) - math.log(num_samples)
-    relative = jnp.exp(ratios - value[None, :])
-    # The error of the logarithm is the relative error of the mean.
-    error = jnp.sqrt(jnp.sum((relative - 1) ** 2, axis=0) / (num_samples * max(num_samples - 1, 1)))
-    return LogLikelihood(value, error)
+    return average_ratios(ratios)

@@ -14,6 +14,7 @@ from latensor.models._checks import (
     as_numbers,
     check_integer,
     check_key,
+    check_mask,
     check_matrix,
     check_number,
     check_option,
@@ -106,16 +107,7 @@ def _check_values(x: Array, mask: Array | None, counts: bool) -> None:
 def check_table(x: Any, mask: Any, *, counts: bool = False) -> tuple[Num[Array, "n d"], Bool[Array, "n d"] | None]:
     """Return a table and its mask; observed values must be finite, and counts whole and not negative."""
     x = check_matrix("x", x, f"{'counts' if counts else 'numbers'} (samples, dimensions)")
-    if mask is not None:
-        if not isinstance(mask, jax.Array | np.ndarray):
-            raise ValueError(f"mask: expected an array of bool, True where observed; got {type(mask).__name__}")
-        if mask.dtype != bool:
-            raise ValueError(f"mask: expected bool, True where observed; got values of type {mask.dtype}")
-        if mask.shape != x.shape:
-            raise ValueError(f"mask: expected the shape of x, {x.shape}; got {mask.shape}")
-        if not isinstance(mask, jax.core.Tracer):
-            with jax.ensure_compile_time_eval():
-                mask = jnp.asarray(mask)
+    mask = check_mask(mask, x.shape)
     if is_concrete(x, mask):
         with jax.ensure_compile_time_eval():
             _check_values(x, mask, counts)

@@ -14,6 +14,13 @@ from latensor.moments._cumulants import (
     second_cumulant_diagonal,
     second_cumulant_operator,
 )
+from latensor.moments._dirichlet import (
+    CrossMoments,
+    correct_dirichlet,
+    dirichlet_cross_moments,
+    raw_cross_moments,
+    row_features,
+)
 from latensor.moments._documents import (
     contract_document_moments,
     document_first_moment,
@@ -33,14 +40,19 @@ from latensor.moments._gaussian import contract_gaussian_moments, correct_gaussi
 from latensor.moments._moments import Moments, contract_third
 from latensor.moments._observed import Centred, centre, joint_observation_rates, observation_rates, residuals, spread
 from latensor.moments._rows import as_float, average_weights, map_over_rows, sum_over_rows
+from latensor.moments._variables import Variables, categorical_variables, category_rows
 
 __all__ = [
     "Centred",
     "ContractedCumulants",
+    "CrossMoments",
     "Cumulants",
     "Moments",
+    "Variables",
     "as_float",
     "average_weights",
+    "categorical_variables",
+    "category_rows",
     "centre",
     "contract_cumulants",
     "contract_document_moments",
@@ -48,9 +60,11 @@ __all__ = [
     "contract_gaussian_moments",
     "contract_third",
     "contract_third_cumulant",
+    "correct_dirichlet",
     "correct_gamma_poisson",
     "correct_gaussian",
     "cumulants",
+    "dirichlet_cross_moments",
     "document_first_moment",
     "document_moments",
     "document_second_moment",
@@ -62,7 +76,9 @@ __all__ = [
     "map_over_rows",
     "observation_rates",
     "project_words",
+    "raw_cross_moments",
     "residuals",
+    "row_features",
     "second_cumulant",
     "second_cumulant_diagonal",
     "second_cumulant_operator",

@@ -1,0 +1,75 @@
+"""Tables whose columns are variables of different kinds, described once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Num
+
+CATEGORICAL, REAL, SHARE = "categorical", "real", "share"
+
+
+class Variables(NamedTuple):
+    """What the columns of a table are. Hashable, so that it can be a static argument.
+
+    Stacked over variables, a parameter has one row for each category of a categorical variable and one row for a real
+    one; `offsets[j]` is the first row of variable `j`.
+    """
+
+    kinds: tuple[str, ...]
+    """`"categorical"`, whose entries are codes `0, 1, …`; `"real"`; or `"share"`, a number `y` that enters as the pair
+    `(1 − y, y)`, so that it adds up to one like the indicator of a category."""
+    sizes: tuple[int, ...]
+    """Number of rows: of categories; 1 for a real variable; 2 for a share."""
+
+    @property
+    def num_variables(self) -> int:
+        """Number of columns of the table."""
+        return len(self.sizes)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """First row of each variable, and at the end the number of all rows."""
+        return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int32)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of all variables together."""
+        return sum(self.sizes)
+
+    @property
+    def categorical(self) -> np.ndarray:
+        """Which columns are categorical."""
+        return np.flatnonzero(np.asarray(self.kinds) == CATEGORICAL)
+
+    @property
+    def real(self) -> np.ndarray:
+        """Which columns are real."""
+        return np.flatnonzero(np.asarray(self.kinds) == REAL)
+
+    @property
+    def row_variables(self) -> np.ndarray:
+        """The variable that each row belongs to."""
+        return np.repeat(np.arange(self.num_variables, dtype=np.int32), self.sizes)
+
+    @property
+    def row_categories(self) -> np.ndarray:
+        """The category that each row stands for; 0 for a real variable."""
+        return (np.arange(self.num_rows) - np.repeat(self.offsets[:-1], self.sizes)).astype(np.int32)
+
+    def rows_of(self, columns: Sequence[int]) -> np.ndarray:
+        """Return the stacked rows of some variables."""
+        offsets = self.offsets
+        return np.concatenate([np.arange(offsets[j], offsets[j + 1], dtype=np.int32) for j in columns])
+
+
+def categorical_variables(num_variables: int, size: int) -> Variables:
+    """Describe categorical variables that all have `size` categories."""
+    return Variables((CATEGORICAL,) * num_variables, (size,) * num_variables)
+
+
+def category_rows(x: Num[Array, "n p"], variables: Variables) -> Int[Array, "n c"]:
+    """Return, for each entry of the categorical columns, the stacked row of its category."""
+    columns = variables.categorical
+    return x[:, columns].astype(jnp.int32) + jnp.asarray(variables.offsets[:-1][columns])[None, :]
