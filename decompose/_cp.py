@@ -76,8 +76,9 @@ def _pqp_rows(accelerate: bool, num_updates: int | Int[Array, ""]) -> ModeUpdate
         gamma = jnp.zeros(rows.shape[1], rows.dtype)
         if accelerate:
             # No φ: long steps. What they take to zero, the exact passes can bring back.
-            run = jax.vmap(accelerated_updates, in_axes=(0, None, 0, None, None, None))
-            return _hals_rows(_EXACT_PASSES)(run(rows, quadratic, linear, gamma, gamma, num_updates), quadratic, linear)
+            run = jax.vmap(partial(accelerated_updates, nonnegative=True), in_axes=(0, None, 0, None, None, None))
+            rows = run(rows, quadratic, linear, gamma, gamma, num_updates)
+            return _hals_rows(_EXACT_PASSES)(rows, quadratic, linear)
         phi = linear_rate_phi(quadratic, linear)
         step = jax.vmap(pqp_update, in_axes=(0, None, 0, None, 0))
         return lax.fori_loop(0, num_updates, lambda _, rows: step(rows, quadratic, linear, gamma, phi), rows)
@@ -251,7 +252,8 @@ def _finish(problem: _Problem, state: _State, order: int) -> CPFactors:
         for f, length, one in zip(state.factors, lengths, flat, strict=True)
     )
     weights = weights[sort]
-    unexplained = problem.unexplained(weights, (a, b, c))
+    # A tensor with a NaN was replaced by another, which may well have been explained.
+    unexplained = jnp.where(problem.finite, problem.unexplained(weights, (a, b, c)), jnp.nan)
     status = worst(
         status_if(~(state.decrease <= problem.tol), Status.MAX_ITERS),
         status_if(~jnp.all(alive), Status.DEGENERATE),
@@ -278,7 +280,9 @@ def _best_of(run: Callable[[Factors], CPFactors], starts: Factors) -> CPFactors:
     return jax.tree.map(lambda leaf: leaf[best], tried)
 
 
-def _starts(key: Array, tensor: Array, rank: int, num_restarts: int, start: Factors | None, draw: Callable) -> Factors:
+def _starts(
+    key: Array, tensor: Array, rank: int, num_restarts: int, start: Factors | None, draw: Callable[..., Array]
+) -> Factors:
     """Return `num_restarts` random starts, or the given one and the others random."""
     num_random = num_restarts if start is None else num_restarts - 1
     # One draw for all, and none where none is needed: random numbers take longest to compile.

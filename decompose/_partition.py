@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.decompose._cp import CPFactors, Factors, nonnegative_cp, regress_modes
 from latensor.decompose._match import match_columns
+from latensor.decompose._status import Status
 
 # An anchor is worth what it adds in the directions that its mode has not yet got; this share of the largest variable's
 # own size counts as having none.
@@ -52,10 +53,12 @@ def anchor_capacity(sizes: Sequence[int]) -> int:
 
     The columns of every variable's block sum to one, so each block after the first adds one row less than it has.
     """
-    return 1 + sum(size - 1 for size in sizes)
+    return 1 + sum(size - 1 for size in sizes) if sizes else 0
 
 
-def check_anchors(sizes: tuple[int, ...], anchors: Sequence[Sequence[int]], rank: int) -> tuple[tuple[int, ...], ...]:
+def check_anchors(
+    sizes: tuple[int, ...], anchors: Sequence[Sequence[int]] | Int[Array, "3 q"], rank: int
+) -> tuple[tuple[int, ...], ...]:
     """Return anchors as three tuples of variable numbers, or say what is wrong with them."""
     if len(anchors) != 3:
         raise ValueError(f"anchors: expected three groups of variables, one for each mode; got {len(anchors)}")
@@ -101,50 +104,53 @@ def partition_variables(
             f"num_partitions: expected an integer from 1 to {max(1, num_others)} (the variables that are not anchors); "
             f"got {num_partitions}"
         )
-    if len(set(sizes)) == 1:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(anchors)):
+        if len(set(sizes)) > 1:
+            raise ValueError("anchors: expected concrete numbers where variables differ in size; got a traced array")
         flat = jnp.concatenate([jnp.asarray(group, jnp.int32).reshape(-1) for group in anchors])
         taken = jnp.zeros(len(sizes), jnp.int32).at[flat].set(1)
         others = jnp.argsort(taken, stable=True)[:num_others].astype(jnp.int32)
         ends = np.cumsum([0, *count])
-        groups = [flat[ends[m] : ends[m + 1]] for m in range(3)]
-    else:
-        given = [[int(j) for j in np.asarray(group)] for group in anchors]
-        named = {j for group in given for j in group}
-        by_size = sorted((j for j in range(len(sizes)) if j not in named), key=lambda j: -sizes[j])
-        others, groups = np.asarray(by_size, np.int32), [np.asarray(group, np.int32) for group in given]
-    return _deal(sizes, num_partitions, groups, others)
+        return _deal(sizes, num_partitions, [flat[ends[m] : ends[m + 1]] for m in range(3)], others, jnp)
+    # In NumPy: one at a time, operations on arrays of so many shapes take JAX a second to compile.
+    groups = [np.asarray(group, np.int32).reshape(-1) for group in anchors]
+    named = set(np.concatenate(groups).tolist())
+    by_size = sorted((j for j in range(len(sizes)) if j not in named), key=lambda j: -sizes[j])
+    return _deal(sizes, num_partitions, groups, np.asarray(by_size, np.int32), np)
 
 
-def _deal(sizes: tuple[int, ...], num_partitions: int, anchors: list[Any], others: Any) -> Partitions:
-    # Shapes depend on which variables these are, unless all have one size: then NumPy, also under a trace.
-    numeric: Any = jnp if len(set(sizes)) == 1 else np
+def _deal(sizes: tuple[int, ...], num_partitions: int, anchors: list[Any], others: Any, xp: Any) -> Partitions:
     # In turn to the partitions of the first mode, of the second, of the third, and round again.
     turns = -(-others.shape[0] // (3 * num_partitions)) if others.shape[0] else 0
     padding = 3 * num_partitions * turns - others.shape[0]
-    dealt = numeric.concatenate([others, numeric.full(padding, -1, np.int32)]).reshape(turns, 3, num_partitions)
+    dealt = xp.concatenate([others, xp.full(padding, -1, xp.int32)]).reshape(turns, 3, num_partitions)
     rows, is_anchor = [], []
     for mode in range(3):
         # The last turn may not reach this mode at all.
-        full = turns - 1 if padding > (2 - mode) * num_partitions + num_partitions - 1 else turns
+        full = turns - 1 if padding >= (3 - mode) * num_partitions else turns
         own = dealt[:full, mode].T
-        shared = numeric.broadcast_to(anchors[mode][None, :], (num_partitions, anchors[mode].shape[0]))
-        placed, num_anchor_rows = _rows(sizes, numeric.concatenate([shared, own], axis=1), anchors[mode])
-        rows.append(placed)
-        is_anchor.append(jnp.arange(placed.shape[1]) < num_anchor_rows)
+        shared = xp.broadcast_to(anchors[mode][None, :], (num_partitions, anchors[mode].shape[0]))
+        slots = xp.concatenate([shared, own], axis=1)
+        rows.append(_traced_rows(sizes[0], slots) if xp is jnp else _rows(sizes, slots))
+        num_anchor_rows = (
+            anchors[mode].shape[0] * sizes[0] if xp is jnp else sum(sizes[j] for j in anchors[mode].tolist())
+        )
+        is_anchor.append(jnp.asarray(np.arange(rows[mode].shape[1]) < num_anchor_rows))
     return Partitions((rows[0], rows[1], rows[2]), (is_anchor[0], is_anchor[1], is_anchor[2]))
 
 
-def _rows(sizes: tuple[int, ...], slots: Any, anchors: Any) -> tuple[Array, int]:
-    """Turn variable numbers into the numbers of their stacked rows, padded with −1; and how many are anchors'."""
-    if len(set(sizes)) == 1:
-        rows = slots[:, :, None] * sizes[0] + jnp.arange(sizes[0], dtype=jnp.int32)[None, None, :]
-        rows = jnp.where(slots[:, :, None] >= 0, rows, -1)
-        return rows.reshape(slots.shape[0], -1), anchors.shape[0] * sizes[0]
+def _traced_rows(size: int, slots: Int[Array, "P s"]) -> Int[Array, "P rows"]:
+    """Turn the numbers of variables of one size into those of their stacked rows, padded with −1."""
+    rows = slots[:, :, None] * size + jnp.arange(size, dtype=jnp.int32)[None, None, :]
+    return jnp.where(slots[:, :, None] >= 0, rows, -1).reshape(slots.shape[0], -1)
+
+
+def _rows(sizes: tuple[int, ...], slots: np.ndarray) -> Int[Array, "P rows"]:
+    """Turn the numbers of variables into those of their stacked rows, padded with −1."""
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     lists = [[row for j in part if j >= 0 for row in range(offsets[j], offsets[j + 1])] for part in slots.tolist()]
     longest = max(len(part) for part in lists)
-    padded = np.asarray([part + [-1] * (longest - len(part)) for part in lists], np.int32)
-    return jnp.asarray(padded), sum(sizes[int(j)] for j in anchors)
+    return jnp.asarray(np.asarray([part + [-1] * (longest - len(part)) for part in lists], np.int32))
 
 
 @partial(jax.jit, static_argnames=("sizes", "num_anchors"))
@@ -175,9 +181,9 @@ def choose_anchors(loadings: Float[Array, "rows k"], sizes: tuple[int, ...], num
 
     def choose(state: tuple[Array, Array], turn: Array) -> tuple[tuple[Array, Array], Array]:
         sums, taken = state
-        inverse = jnp.linalg.inv(sums[turn % 3])
-        gain = jnp.einsum("jgh,gh->j", grams, inverse, precision="highest")
-        best = jnp.argmax(jnp.where(taken, -jnp.inf, gain)).astype(jnp.int32)
+        roots = jnp.linalg.cholesky(sums[turn % 3][None] + grams)
+        size = jnp.sum(jnp.log(jnp.diagonal(roots, axis1=1, axis2=2)), axis=1)
+        best = jnp.argmax(jnp.where(taken, -jnp.inf, size)).astype(jnp.int32)
         return (sums.at[turn % 3].add(grams[best]), taken.at[best].set(True)), best
 
     _, chosen = lax.scan(choose, (start, jnp.zeros(p, bool)), jnp.arange(3 * num_anchors))
@@ -249,9 +255,27 @@ def stack_anchors(factors: Factors, is_anchor: tuple[Array, Array, Array]) -> Fl
     return jnp.concatenate([jnp.where(m[:, None], f, 0) for f, m in zip(factors, is_anchor, strict=True)])
 
 
-def line_up(found: CPFactors, is_anchor: tuple[Array, Array, Array], matching: str) -> PartitionedFactors:
+def line_up(
+    found: CPFactors,
+    is_anchor: tuple[Bool[Array, " r1"], Bool[Array, " r2"], Bool[Array, " r3"]],
+    matching: Literal["procrustes", "angle", "assignment"],
+) -> PartitionedFactors:
+    """Put the columns of all partitions in the order of the one that is explained best.
+
+    Args:
+      found: factors of all partitions, as `vmap` stacks them.
+      is_anchor: which rows of each mode are the anchors', the same in all partitions.
+      matching: how the columns of the stacked anchors are matched; see `match_columns`. Where the result is not a
+        permutation, it is flagged in `matched` and the best assignment is taken.
+
+    Returns:
+      `PartitionedFactors`.
+
+    """
     stacks = jax.vmap(lambda *factors: stack_anchors(factors, is_anchor))(*found.factors)
-    reference = stacks[jnp.argmin(jnp.where(jnp.isfinite(found.unexplained), found.unexplained, jnp.inf))]
+    # A partition without a full rank, or with a NaN, is none to go by, however well it is explained.
+    best = jnp.lexsort((found.unexplained, found.status >= Status.RANK_DEFICIENT))[0]
+    reference = stacks[best]
 
     def order(stack: Array) -> tuple[Array, Array]:
         match = match_columns(reference, stack, matching)

@@ -68,8 +68,9 @@ def linear_rate_phi(quadratic: Float[Array, "n n"], linear: Float[Array, "*rows 
     values, vectors = jnp.linalg.eigh(quadratic)
     values = jnp.maximum(values, float(jnp.finfo(values.dtype).eps) * values[-1])
     rotated = jnp.matmul(linear, vectors, precision="highest")
-    size = jnp.sqrt(jnp.sum(rotated**2 / values, axis=-1, keepdims=True) / values[0])
-    phi = jnp.maximum(size * jnp.diagonal(quadratic) - jnp.abs(linear), 0) / 2
+    energy = jnp.sum(rotated**2 / jnp.broadcast_to(values, linear.shape), axis=-1, keepdims=True)
+    size = jnp.sqrt(energy / values[0])
+    phi = jnp.maximum(size * jnp.broadcast_to(jnp.diagonal(quadratic), linear.shape) - jnp.abs(linear), 0) / 2
     return phi + _little(linear)
 
 
@@ -90,6 +91,8 @@ def qp_objective(x: Float[Array, " n"], quadratic: Float[Array, "n n"], linear: 
 
 class _Momentum(NamedTuple):
     x: Float[Array, " n"]
+    product: Float[Array, " n"]
+    """`Qx`."""
     before: Float[Array, " n"]
     objective: Float[Array, ""]
     speed: Float[Array, ""]
@@ -102,30 +105,43 @@ def accelerated_updates(
     gamma: Float[Array, " n"],
     phi: Float[Array, " n"],
     num_updates: int | Int[Array, ""],
+    nonnegative: bool = False,
 ) -> Float[Array, " n"]:
     """Return `x` after multiplicative updates with Nesterov's momentum, under which the objective never rises.
 
     Every update starts from `x` carried on in its last direction; if that is worse than `x`, from `x` itself, and the
-    momentum starts anew.
+    momentum starts anew. `nonnegative` says that `Q ≥ 0`: then `Q⁻ = 0` needs no product.
     """
+    above, below = jnp.maximum(linear, 0), jnp.maximum(-linear, 0)
+    negative = jnp.maximum(-quadratic, 0)
+
+    def value(x: Array, product: Array) -> Array:
+        return jnp.sum(x * (product / 2 + linear))
 
     def update(_: Array | int, state: _Momentum) -> _Momentum:
         faster = (1 + jnp.sqrt(1 + 4 * state.speed**2)) / 2
         ahead = jnp.maximum(state.x + (state.speed - 1) / faster * (state.x - state.before), 0)
-        good = qp_objective(ahead, quadratic, linear) <= state.objective
-        start = jnp.where(good, ahead, state.x)
-        x = pqp_update(start, quadratic, linear, gamma, phi)
-        objective = qp_objective(x, quadratic, linear)
+        product = _product(quadratic, ahead)
+        good = value(ahead, product) <= state.objective
+        start, product = jnp.where(good, ahead, state.x), jnp.where(good, product, state.product)
+        # The update (17), with `Q⁺x = Qx + Q⁻x`.
+        shift = gamma * start + phi if nonnegative else gamma * start + phi + _product(negative, start)
+        bottom = product + above + shift
+        x = jnp.where(bottom > 0, start * ((below + shift) / jnp.where(bottom > 0, bottom, 1)), start)
+        product = _product(quadratic, x)
+        objective = value(x, product)
         # Rounding alone can make an update rise.
         fell = objective <= state.objective
         return _Momentum(
             jnp.where(fell, x, state.x),
+            jnp.where(fell, product, state.product),
             state.x,
             jnp.where(fell, objective, state.objective),
             jnp.where(good & fell, faster, 1),
         )
 
-    first = _Momentum(x, x, qp_objective(x, quadratic, linear), jnp.ones((), x.dtype))
+    product = _product(quadratic, x)
+    first = _Momentum(x, product, x, value(x, product), jnp.ones((), x.dtype))
     return lax.fori_loop(0, num_updates, update, first).x
 
 
@@ -218,7 +234,7 @@ def _solve(
     return QPSolution(
         last.x,
         qp_objective(last.x, quadratic, linear),
-        last.residual,
+        jnp.where(finite, last.residual, jnp.nan),
         last.num_iters,
         worst(
             status_if(~(last.residual <= tol), Status.MAX_ITERS),

@@ -77,7 +77,7 @@ def decompose_views(
         raise ValueError(f"method: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
     check_rank(rank, min(triple.shape))
     uv, uw, vw = pairs
-    finite = jnp.all(jnp.isfinite(triple)) & jnp.all(jnp.isfinite(uv)) & jnp.all(jnp.isfinite(uw + 0))
+    finite = jnp.all(jnp.isfinite(triple)) & jnp.all(jnp.isfinite(uv)) & jnp.all(jnp.isfinite(uw))
     finite = finite & jnp.all(jnp.isfinite(vw))
     uv, uw, vw, triple = (jnp.where(finite, part, 1) for part in (uv, uw, vw, triple))
     inverse, there = _pseudoinverse(uv, rank)
@@ -88,7 +88,7 @@ def decompose_views(
     whitening = whiten(second, rank)
     orthogonal = not method.startswith("nojd")
     # Without whitening: an orthonormal basis of the same space, in which the components are not orthogonal.
-    lengths = jnp.sqrt(whitening.eigenvalues)
+    lengths = jnp.sqrt(jnp.maximum(whitening.eigenvalues, 0))
     basis = whitening.whitener if orthogonal else whitening.whitener * lengths[None, :]
     core = jnp.einsum(
         "ijl,ia,jb,lc->abc", triple, _times(carry_u.T, basis), _times(carry_v.T, basis), basis, optimize=True
@@ -98,7 +98,7 @@ def decompose_views(
         vectors, status = pairs_found.vectors, pairs_found.status
         residual, num_iters = pairs_found.unexplained, pairs_found.num_iters
     else:
-        core = sum(jnp.transpose(core, o) for o in ((0, 1, 2), (1, 2, 0), (2, 0, 1))) / 3
+        core = (core + jnp.transpose(core, (1, 2, 0)) + jnp.transpose(core, (2, 0, 1))) / 3
         found = joint_diagonalization(jnp.moveaxis(core, -1, 0), method, key=key, num_projections=num_restarts)
         vectors, residual, num_iters, status = found.factors, found.residual, found.num_iters, found.status
     back = whitening.unwhitener if orthogonal else whitening.whitener * lengths[None, :]
@@ -110,7 +110,7 @@ def decompose_views(
     u, v = _times(uw, inverse_w.T), _times(vw, inverse_w.T)
     return ViewFactors(
         (u, v, w),
-        residual,
+        jnp.where(finite, residual, jnp.nan),
         num_iters,
         worst(
             whitening.status,

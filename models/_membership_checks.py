@@ -38,7 +38,8 @@ def check_variables(variables: Any, x: Array | None = None) -> Variables:
             )
     if not isinstance(variables, Variables) or len(variables.kinds) != len(variables.sizes):
         raise ValueError(
-            f"variables: expected a latensor.moments.Variables(kinds, sizes), one of each for every variable; got {variables!r}"
+            "variables: expected a latensor.moments.Variables(kinds, sizes), one of each for every variable; "
+            f"got {variables!r}"
         )
     for j, (kind, size) in enumerate(zip(variables.kinds, variables.sizes, strict=True)):
         if kind not in (CATEGORICAL, REAL):
@@ -155,4 +156,4 @@ def as_anchor_groups(anchors: Any) -> Sequence[Any]:
         raise ValueError(f"anchors: expected three groups of variable numbers; got {anchors!r}") from None
     if not all(jnp.issubdtype(group.dtype, jnp.integer) for group in groups):
         raise ValueError("anchors: expected three groups of variable numbers; got numbers that are not integers")
-    return [np.asarray(group) for group in groups]
+    return [np.asarray(group).reshape(-1).tolist() for group in groups]

@@ -58,7 +58,8 @@ _OTHERS_PER_MODE = 8
 _ANCHOR_ROOM = 1.5
 # Sweeps of MELD on its own, twice; an entry that still moves by so much has not settled.
 _MELD_SWEEPS, _MELD_TOLERANCE = 50, 1e-3
-# The estimate of the total concentration: smallest and largest, how many between, on how many rows, with how many draws.
+# The estimate of the total concentration: smallest and largest, how many between, on how many rows, with how many
+# draws.
 _TOTALS = (0.05, 20.0, 9)
 _ROWS_FOR_TOTAL, _DRAWS_FOR_TOTAL = 256, 100
 # A real variable's variance within components is at least this share of its variance.
@@ -165,7 +166,7 @@ def _estimate(key: Array, source: Source, options: Options, total: Array) -> Fit
     anchors: Any = options.anchors
     if isinstance(anchors, int):
         loadings = source.loadings(key_anchors, total, variables, k)
-        anchors = tuple(choose_anchors(loadings, variables.sizes, anchors))
+        anchors = choose_anchors(loadings, variables.sizes, anchors)
     partitions = partition_variables(variables.sizes, options.num_partitions, anchors)
     moments = source.cross_moments(partitions.rows, variables, total)
     found = _factor(key_factor, moments, partitions.is_anchor, options)

@@ -3,9 +3,10 @@
     minimize  Σ_{j<s} |M_js − θ_j diag(η) θ_sᵀ|² + Σ_{j<s<t} |M_jst − Σ_h λ_h θ_jh⊗θ_sh⊗θ_th|²
 
 over tables whose columns are probabilities, `η` and `λ` from a given concentration. In one variable's table it is a
-quadratic; variables take turns. None of the `p³` tensors is formed: with `v_jh = Σ_c b_jc θ_jch`, the value that a sample's
-variable gives to component `h`, sums over pairs of other variables are differences of powers of sums,
-`Σ_{s<t} v_s v_t = ½[(Σ v_s)² − Σ v_s²]`, and three running sums for every sample and component are all that has to be kept.
+quadratic; variables take turns. None of the `p³` tensors is formed: with `v_jh = Σ_c b_jc θ_jch`, the value that a
+sample's variable gives to component `h`, sums over pairs of other variables are differences of powers of sums,
+`Σ_{s<t} v_s v_t = ½[(Σ v_s)² − Σ v_s²]`, and three running sums for every sample and component are all that has to be
+kept.
 
 Source: Zhao, Engelhardt, Mukherjee, Dunson (2016), Fast moment estimation for generalized latent Dirichlet models, with
 identity weights; the corrections are those of `latensor.moments.dirichlet_cross_moments`.

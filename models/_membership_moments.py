@@ -1,8 +1,8 @@
 """Mixed membership from moments: scale real variables, choose anchors, form partitions' moments, put tables together.
 
-A real variable enters as a share, `y = (x − low)/width` and `1 − y`, with `low` and `width` so that its conditional means
-have room: then the block of *every* variable is nonnegative and its columns sum to one. Nothing is lost by that, since
-the moments are linear in each variable and memberships sum to one.
+A real variable enters as a share, `y = (x − low)/width` and `1 − y`, with `low` and `width` so that its conditional
+means have room: then the block of *every* variable is nonnegative and its columns sum to one. Nothing is lost by that,
+since the moments are linear in each variable and memberships sum to one.
 """
 
 import math
@@ -30,8 +30,6 @@ from latensor.moments._variables import REAL, SHARE
 
 # Random combinations of all variables beyond the rank, for the space that the tables span.
 _OVERSAMPLING = 8
-# Floats in the temporaries of the partitions whose moments are computed at once.
-_FLOATS_AT_ONCE = 1 << 22
 
 
 class Scaling(NamedTuple):
@@ -52,8 +50,8 @@ def as_shares(variables: Variables) -> Variables:
 def real_scaling(mean: Float[Array, " r"], variance: Float[Array, " r"], num_components: int) -> Scaling:
     """Choose the interval of each real variable.
 
-    A component of proportion `a` has its mean within `σ/√a` of the overall one, so `2√k σ` to both sides is room for all
-    whose proportion is at least a quarter of `1/k`.
+    A component of proportion `a` has its mean within `σ/√a` of the overall one, so `2√k σ` to both sides is room for
+    all whose proportion is at least a quarter of `1/k`.
     """
     half = 2 * math.sqrt(num_components) * jnp.sqrt(jnp.maximum(variance, 0))
     half = jnp.where(half > 0, half, 1)
@@ -170,13 +168,12 @@ def partition_moments(
     rows: tuple[Array, Array, Array],
     variables: Variables,
 ) -> CrossMoments:
-    """Return the raw cross-moments of all partitions, a few at a time."""
-    at_once = max(1, _FLOATS_AT_ONCE // (rows[0].shape[1] * rows[1].shape[1] * rows[2].shape[1]))
+    """Return the raw cross-moments of all partitions, one after the other: each is a large product already."""
 
     def one(rows: tuple[Array, Array, Array]) -> CrossMoments:
         return raw_cross_moments(x, mask, row_weights, rows, variables)
 
-    return lax.map(one, rows, batch_size=min(at_once, rows[0].shape[0]))
+    return lax.map(one, rows)
 
 
 def dense_partition_moments(moments: Moments, rows: tuple[Array, Array, Array]) -> CrossMoments:

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Num
+from jaxtyping import Array, Float, Num
 
 from latensor.models._checks import check_integer, check_key, check_number, check_row_weights, is_concrete
 from latensor.models._em import em_limits
@@ -141,7 +141,7 @@ def fit(
     row_weights: ArrayLike | None = None,
     matching: Literal["procrustes", "angle", "assignment"] = "procrustes",
     num_restarts: int = 8,
-    polish: int = 5,
+    polish: int = 1,
 ) -> Fit:
     """Estimate the model by the method of moments.
 

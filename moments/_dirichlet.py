@@ -1,15 +1,15 @@
 """Cross-moments of distinct variables in mixed membership models (GDLM, latent Dirichlet allocation).
 
-Every sample has a membership `g ~ Dirichlet(α)`, `α₀ = Σ α_h`, and each of its variables draws a component from it. With
-`b_j` the indicator of variable `j`'s category (or its value, for a real one) and `θ_jh = E[b_j | h]`, for *distinct*
-variables `j, s, t`
+Every sample has a membership `g ~ Dirichlet(α)`, `α₀ = Σ α_h`, and each of its variables draws a component from it.
+With `b_j` the indicator of variable `j`'s category (or its value, for a real one) and `θ_jh = E[b_j | h]`, for
+*distinct* variables `j, s, t`
 
     M_js  = E[b_j⊗b_s] − α₀/(α₀+1) E b_j⊗E b_s                                     = Σ_h η_h θ_jh⊗θ_sh
     M_jst = E[b_j⊗b_s⊗b_t] − α₀/(α₀+2) sym(E[b_j⊗b_s]⊗E b_t)
             + 2α₀²/((α₀+1)(α₀+2)) E b_j⊗E b_s⊗E b_t                                 = Σ_h λ_h θ_jh⊗θ_sh⊗θ_th
 
-with `η_h = α_h/(α₀(α₀+1))` and `λ_h = 2α_h/(α₀(α₀+1)(α₀+2))`. Blocks of one variable with itself do not obey this, so each
-of the three modes has its own variables, whose rows are stacked.
+with `η_h = α_h/(α₀(α₀+1))` and `λ_h = 2α_h/(α₀(α₀+1)(α₀+2))`. Blocks of one variable with itself do not obey this, so
+each of the three modes has its own variables, whose rows are stacked.
 
 Source: Zhao, Engelhardt, Mukherjee, Dunson (2016), Fast moment estimation for generalized latent Dirichlet models.
 """

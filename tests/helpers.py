@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
+from scipy.optimize import linear_sum_assignment
 
 from latensor.models.naive_bayes import NaiveBayes
 
@@ -20,14 +22,23 @@ def orthogonal_tensor(seed, size, rank=None, low=1.0, high=3.0):
 
 
 def random_model(seed, d, k, concentration=0.1, weights=None):
-    key = jax.random.key(seed)
-    word_probs = jax.random.dirichlet(key, jnp.full(d, concentration), (k,)).T
-    weights = jnp.ones(k) if weights is None else jnp.asarray(weights, word_probs.dtype)
-    return NaiveBayes(weights / jnp.sum(weights), word_probs)
+    """Draw word probabilities by NumPy: jax.random.dirichlet takes as long to compile, for every shape, as a fit."""
+    word_probs = np.random.default_rng(seed).dirichlet(np.full(d, concentration), k).T
+    weights = np.ones(k) if weights is None else np.asarray(weights, float)
+    return NaiveBayes(jnp.asarray(weights / weights.sum(), float), jnp.asarray(word_probs, float))
+
+
+def best_order(truth, found):
+    """Assign columns to those of the truth; by SciPy, because every shape would compile again."""
+    truth, found = np.asarray(truth), np.asarray(found)
+    return linear_sum_assignment(np.sum((truth[:, :, None] - found[:, None, :]) ** 2, axis=0))[1]
+
+
+def largest(difference):
+    return float(np.max(np.abs(difference)))
 
 
 def lowers(function, *arguments):
     """Export a function of arrays for the accelerators; raises if one of them cannot run it."""
-    for platform in PLATFORMS:
-        exported = jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
-        assert exported.platforms == (platform,)
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)(*arguments)
+    assert exported.platforms == PLATFORMS

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.decompose import Status, matched_rmse, simultaneous_diagonalization
+from latensor.decompose import Status, simultaneous_diagonalization
 from latensor.decompose._schur import real_eigenvectors
-from tests.helpers import lowers
+from tests.helpers import best_order, lowers
 
 
 def problem(seed, d, k, signs=False):
@@ -26,13 +26,19 @@ def up_to_sign(factors):
     return factors * np.sign(np.sum(factors**3, axis=0))
 
 
+def rmse(truth, found):
+    """Up to the order and the signs of the columns."""
+    truth, found = up_to_sign(truth), up_to_sign(found)
+    return np.sqrt(np.mean((truth - found[:, best_order(truth, found)]) ** 2))
+
+
 @pytest.mark.parametrize("definite", [True, False])
 @pytest.mark.parametrize(("d", "k"), [(6, 6), (12, 5), (7, 2), (4, 1)])
 def test_the_lemma_in_both_of_its_cases(d, k, definite, precision):
     factors, first, second, x, y = problem(d, d, k)
     result = simultaneous_diagonalization(x, y, k, definite=definite)
     tolerance = 1e-10 if precision == "float64" else 3e-3
-    assert matched_rmse(jnp.asarray(up_to_sign(factors)), jnp.asarray(up_to_sign(result.factors))) < tolerance
+    assert rmse(factors, result.factors) < tolerance
     np.testing.assert_allclose(np.sort(result.second_weights), np.sort(first), atol=10 * tolerance)
     np.testing.assert_allclose(np.sort(result.slice_weights), np.sort(second), atol=10 * tolerance)
     assert result.residual < tolerance
@@ -44,24 +50,24 @@ def test_the_lemma_in_both_of_its_cases(d, k, definite, precision):
 def test_weights_of_either_sign(d, k, float64):
     factors, first, _, x, y = problem(d, d, k, signs=True)
     result = simultaneous_diagonalization(x, y, k, definite=False)
-    assert matched_rmse(jnp.asarray(up_to_sign(factors)), jnp.asarray(up_to_sign(result.factors))) < 1e-9
+    assert rmse(factors, result.factors) < 1e-9
     np.testing.assert_allclose(np.sort(result.second_weights), np.sort(first), atol=1e-8)
     assert result.status == Status.CONVERGED
 
 
 def test_equal_ratios_are_degenerate(float64):
-    _, _, _, x, _ = problem(0, 5, 3)
-    result = simultaneous_diagonalization(x, 2 * x, 3)
+    _, _, _, x, _ = problem(0, 12, 5)
+    result = simultaneous_diagonalization(x, 2 * x, 5, definite=True)
     assert result.status == Status.DEGENERATE
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in result)
+    assert all(np.all(np.isfinite(leaf)) for leaf in result)
 
 
 @pytest.mark.parametrize("definite", [True, False])
 def test_too_low_a_rank_is_a_status(definite, float64):
-    _, _, _, x, y = problem(0, 8, 3)
+    _, _, _, x, y = problem(0, 12, 3)
     result = simultaneous_diagonalization(x, y, 5, definite=definite)
     assert result.status >= Status.DEGENERATE
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in result)
+    assert all(np.all(np.isfinite(leaf)) for leaf in result)
 
 
 def test_no_real_solution_is_degenerate(float64):
@@ -69,14 +75,14 @@ def test_no_real_solution_is_degenerate(float64):
     x, y = jnp.diag(jnp.array([1.0, -1.0])), jnp.array([[0.0, 1.0], [1.0, 0.0]])
     result = simultaneous_diagonalization(x, y, 2, definite=False)
     assert result.status == Status.DEGENERATE
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in result)
+    assert all(np.all(np.isfinite(leaf)) for leaf in result)
 
 
 def test_nan_reads_as_failure(float64):
-    _, _, _, x, y = problem(0, 4, 4)
+    _, _, _, x, y = problem(0, 6, 6)
     for definite in (True, False):
         assert (
-            simultaneous_diagonalization(x, y.at[0, 0].set(jnp.nan), 4, definite=definite).status == Status.NON_FINITE
+            simultaneous_diagonalization(x, y.at[0, 0].set(jnp.nan), 6, definite=definite).status == Status.NON_FINITE
         )
 
 
@@ -85,17 +91,17 @@ def test_real_eigenvectors_agree_with_lapack(size, float64):
     rng = np.random.default_rng(size)
     basis = rng.normal(size=(size, size))
     matrix = basis @ np.diag(np.arange(1.0, size + 1)) @ np.linalg.inv(basis)
-    result = real_eigenvectors(jnp.asarray(matrix))
+    result = jax.jit(real_eigenvectors)(jnp.asarray(matrix))
     assert bool(result.converged)
     np.testing.assert_allclose(np.sort(result.values), np.arange(1.0, size + 1), atol=1e-7)
     np.testing.assert_allclose(matrix @ result.vectors, result.vectors * result.values[None, :], atol=1e-8 * size**2)
 
 
 def test_vmap_equals_loop(float64):
-    pairs = [problem(seed, 6, 3, signs=True)[3:] for seed in range(3)]
+    pairs = [problem(seed, 12, 5, signs=True)[3:] for seed in range(3)]
     x, y = (jnp.stack(part) for part in zip(*pairs, strict=True))
     for definite in (True, False):
-        solve = lambda a, b, d=definite: simultaneous_diagonalization(a, b, 3, definite=d)  # noqa: E731
+        solve = lambda a, b, d=definite: simultaneous_diagonalization(a, b, 5, definite=d)  # noqa: E731
         batch = jax.vmap(solve)(x, y)
         for i in range(3):
             np.testing.assert_allclose(batch.factors[i], solve(x[i], y[i]).factors, atol=1e-10)

@@ -43,8 +43,8 @@ def test_finds_the_strongest_components_of_a_larger_tensor(float64):
 def noisy(seed, size, noise):
     """Return an orthogonal tensor plus symmetric noise."""
     tensor, _, _ = orthogonal_tensor(seed, size)
-    extra = jax.random.normal(jax.random.key(seed), (size, size, size)) * noise
-    return tensor + sum(jnp.transpose(extra, order) for order in itertools.permutations(range(3)))
+    extra = np.random.default_rng(seed).normal(size=(size, size, size)) * noise
+    return tensor + jnp.asarray(sum(extra.transpose(order) for order in itertools.permutations(range(3))))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,8 +64,8 @@ def test_brute_force_oracle_on_a_grid(seed, float64):
 
 def test_polishing_removes_the_errors_of_deflation(float64):
     """A polished vector is a fixed point of the tensor itself, not of what deflation left of it."""
-    tensor = noisy(5, 6, 0.02)
-    pairs = power_method(jax.random.key(0), tensor, 6)
+    tensor = noisy(5, 5, 0.02)
+    pairs = power_method(jax.random.key(0), tensor, 5)
     image = jnp.einsum("ijl,jh,lh->ih", tensor, pairs.vectors, pairs.vectors)
     np.testing.assert_allclose(image, pairs.vectors * pairs.values[None, :], atol=1e-11)
     assert pairs.status == Status.CONVERGED
@@ -74,28 +74,28 @@ def test_polishing_removes_the_errors_of_deflation(float64):
 
 
 def test_symmetric_part_is_what_counts(float64):
-    tensor, values, _ = orthogonal_tensor(2, 4)
-    skew = jnp.zeros((4, 4, 4)).at[0, 1, 2].set(0.5).at[1, 0, 2].set(-0.5)
-    np.testing.assert_allclose(power_method(jax.random.key(0), tensor + skew, 4).values, values, atol=1e-12)
+    tensor, values, _ = orthogonal_tensor(2, 5)
+    skew = jnp.zeros((5, 5, 5)).at[0, 1, 2].set(0.5).at[1, 0, 2].set(-0.5)
+    np.testing.assert_allclose(power_method(jax.random.key(0), tensor + skew, 5).values, values, atol=1e-12)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.1, 50.0))
 def test_scale_and_rotation_carry_over(seed, scale):
-    tensor, values, vectors = orthogonal_tensor(seed, 4)
-    rotation, _ = np.linalg.qr(np.random.default_rng(seed + 1).normal(size=(4, 4)))
+    tensor, values, vectors = orthogonal_tensor(seed, 5)
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed + 1).normal(size=(5, 5)))
     turned = scale * jnp.einsum("abc,ia,jb,lc->ijl", tensor, rotation, rotation, rotation)
-    pairs = power_method(jax.random.key(0), turned, 4)
+    pairs = power_method(jax.random.key(0), turned, 5)
     np.testing.assert_allclose(pairs.values, scale * values, rtol=1e-4)
     if np.min(np.abs(np.diff(values))) > 0.05:
         np.testing.assert_allclose(pairs.vectors, rotation @ vectors, atol=2e-3)
 
 
 def test_zero_and_nan_tensors_are_statuses(decompose, precision):
-    zero = decompose(jax.random.key(0), jnp.zeros((3, 3, 3)))
+    zero = decompose(jax.random.key(0), jnp.zeros((5, 5, 5)))
     assert zero.status == Status.DEGENERATE
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in zero)
-    broken = decompose(jax.random.key(0), jnp.full((3, 3, 3), jnp.nan))
+    assert all(np.all(np.isfinite(leaf)) for leaf in zero)
+    broken = decompose(jax.random.key(0), jnp.full((5, 5, 5), jnp.nan, float))
     assert broken.status == Status.NON_FINITE
 
 
@@ -105,13 +105,14 @@ def test_iteration_limit_is_a_status(float64):
     pairs = power_method(jax.random.key(0), tensor, 5, max_iters=1, restart_iters=5)
     assert pairs.status == Status.MAX_ITERS
     assert pairs.num_iters <= 5 * (5 + 1) + 1
-    assert bool(jnp.isfinite(power_method(jax.random.key(0), tensor, 5, max_iters=0).residual))
+    none = power_method(jax.random.key(0), tensor, 5, max_iters=0, restart_iters=5)
+    assert np.isfinite(none.residual)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
 def test_scales_at_the_ends_of_float32(scale):
-    tensor, values, vectors = orthogonal_tensor(0, 4)
-    pairs = power_method(jax.random.key(0), jnp.asarray(tensor, jnp.float32) * scale, 4)
+    tensor, values, vectors = orthogonal_tensor(0, 5)
+    pairs = power_method(jax.random.key(0), jnp.asarray(tensor, jnp.float32) * scale, 5)
     np.testing.assert_allclose(pairs.values / scale, values, rtol=1e-4)
     np.testing.assert_allclose(pairs.vectors, vectors, atol=1e-4)
     assert pairs.status == Status.CONVERGED
@@ -126,11 +127,11 @@ def test_more_components_than_the_tensor_has(float64):
     tensor, _, _ = orthogonal_tensor(0, 5, rank=3)
     pairs = power_method(jax.random.key(0), tensor, 5)
     assert pairs.status == Status.DEGENERATE
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in pairs)
+    assert all(np.all(np.isfinite(leaf)) for leaf in pairs)
 
 
 def test_vmap_equals_loop_and_lanes_stay_apart(decompose, float64):
-    tensors = jnp.stack([orthogonal_tensor(0, 4)[0], jnp.full((4, 4, 4), jnp.nan), orthogonal_tensor(1, 4)[0]])
+    tensors = jnp.stack([orthogonal_tensor(0, 5)[0], jnp.full((5, 5, 5), jnp.nan), orthogonal_tensor(1, 5)[0]])
     keys = jax.random.split(jax.random.key(0), 3)
     batch = jax.vmap(decompose)(keys, tensors)
     assert batch.status.tolist() == [Status.CONVERGED, Status.NON_FINITE, Status.CONVERGED]
@@ -160,11 +161,11 @@ def test_lowers_for_accelerators(decompose):
 
 # Orthonormal components, all together.
 def test_orthogonal_components_of_an_exact_tensor_are_the_same(precision):
-    tensor, values, vectors = orthogonal_tensor(0, 6)
-    pairs = power_method(jax.random.key(0), tensor, 6, orthogonal=True)
+    tensor, values, vectors = orthogonal_tensor(0, 5)
+    pairs = power_method(jax.random.key(0), tensor, 5, orthogonal=True)
     tolerance = 1e-10 if precision == "float64" else 1e-4
     np.testing.assert_allclose(pairs.values, values, rtol=tolerance)
-    np.testing.assert_allclose(jnp.abs(pairs.vectors.T @ vectors), np.eye(6), atol=tolerance)
+    np.testing.assert_allclose(jnp.abs(pairs.vectors.T @ vectors), np.eye(5), atol=tolerance)
     assert pairs.status == Status.CONVERGED
     assert pairs.vectors.dtype == precision
 
@@ -187,6 +188,6 @@ def test_orthogonal_components_are_orthonormal_and_explain_more_of_a_noisy_tenso
 
 
 def test_orthogonal_components_of_nothing_and_of_nan_are_no_trap():
-    for tensor in (jnp.zeros((3, 3, 3)), jnp.full((3, 3, 3), jnp.nan)):
-        pairs = power_method(jax.random.key(0), tensor, 3, orthogonal=True)
+    for tensor in (jnp.zeros((5, 5, 5)), jnp.full((5, 5, 5), jnp.nan, float)):
+        pairs = power_method(jax.random.key(0), tensor, 5, orthogonal=True)
         assert pairs.status != Status.CONVERGED

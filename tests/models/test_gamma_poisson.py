@@ -7,34 +7,39 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from latensor.decompose import Status, match_columns, matched_rmse
+from latensor.decompose import Status, matched_rmse
 from latensor.models import _gamma, gamma_poisson
 from latensor.models.gamma_poisson import GammaPoisson
 from latensor.moments import cumulants
-from tests.helpers import lowers
+from tests.helpers import best_order, largest, lowers
 
 D, K = 20, 5
 
 
 def random_topics(seed, d=D, k=K, rate=0.1):
-    topics = jax.random.dirichlet(jax.random.key(seed), jnp.full(d, 0.5), (k,)).T
-    return GammaPoisson(topics, jnp.linspace(0.5, 2, k, dtype=topics.dtype), jnp.asarray(rate, topics.dtype))
+    topics = np.random.default_rng(seed).dirichlet(np.full(d, 0.5), k).T
+    return GammaPoisson(*(jnp.asarray(part, float) for part in (topics, np.linspace(0.5, 2, k), rate)))
 
 
 def draw(seed, params, num_samples):
-    """Counts by NumPy: jax.random.poisson takes seconds to compile for every shape."""
+    """Counts by NumPy, as the topics: what jax.random compiles for every shape takes longer than the test."""
     rng = np.random.default_rng(seed)
     topics, shapes, rate = (np.asarray(leaf, np.float64) for leaf in params)
     intensity = rng.gamma(shapes, 1 / rate, (num_samples, len(shapes)))
     return jnp.asarray(rng.poisson(intensity @ topics.T), params.topics.dtype)
 
 
+def draw_mask(seed, rates, shape):
+    return jnp.asarray(np.random.default_rng(seed).uniform(size=shape) < rates)
+
+
 def worst_error(truth, params):
-    order = match_columns(truth.topics, params.topics).permutation
+    truth, params = (jax.tree.map(np.asarray, each) for each in (truth, params))
+    order = best_order(truth.topics, params.topics)
     return max(
-        float(jnp.max(jnp.abs(truth.topics - params.topics[:, order]))),
-        float(jnp.max(jnp.abs(truth.shapes - params.shapes[order]))),
-        float(jnp.abs(truth.rate - params.rate)),
+        largest(truth.topics - params.topics[:, order]),
+        largest(truth.shapes - params.shapes[order]),
+        largest(truth.rate - params.rate),
     )
 
 
@@ -42,8 +47,7 @@ def worst_error(truth, params):
 def holes():
     truth = random_topics(0)
     x = draw(1, truth, 4000)
-    rates = jnp.where(jnp.arange(D) < 8, 1.0, jnp.linspace(0.3, 0.9, D))
-    mask = jax.random.bernoulli(jax.random.key(2), rates[None, :], x.shape)
+    mask = draw_mask(2, np.where(np.arange(D) < 8, 1.0, np.linspace(0.3, 0.9, D)), x.shape)
     return truth, jnp.where(mask, x, jnp.nan), mask
 
 
@@ -66,10 +70,10 @@ def test_population_moments_give_the_model_back(method, weights, precision):
 
 def test_population_moments_against_a_sample(float64):
     truth = random_topics(0, d=4, k=2, rate=0.5)
-    found = cumulants(gamma_poisson.sample(jax.random.key(0), truth, 200_000).x)
+    found = cumulants(gamma_poisson.sample(jax.random.key(0), truth, 100_000).x)
     exact = gamma_poisson.population_moments(truth)
     np.testing.assert_allclose(found.mean, exact.mean, rtol=0.02)
-    # Standard errors at n = 200,000 are below 1 % of the largest second and 3 % of the largest third cumulant.
+    # Standard errors at n = 100,000 are below 1.5 % of the largest second and 4.5 % of the largest third cumulant.
     np.testing.assert_allclose(found.second, exact.second, atol=0.03 * float(jnp.max(exact.second)))
     np.testing.assert_allclose(found.third, exact.third, atol=0.1 * float(jnp.max(exact.third)))
 
@@ -93,11 +97,12 @@ def test_integer_counts_and_row_weights(float64):
     # Of `refine`; the moments under `fit` are tested with weights in test_cumulants.
     truth = random_topics(0, d=6, k=3)
     x = draw(1, truth, 100)
-    mask = jax.random.bernoulli(jax.random.key(2), 0.9, x.shape)
-    counts = np.random.default_rng(0).integers(0, 3, 100)
-    rows = np.repeat(np.arange(100), counts)
-    repeated = gamma_poisson.refine(truth, x[rows].astype(jnp.int32), mask[rows], max_iters=3).params
-    weighted = gamma_poisson.refine(truth, x, mask, row_weights=counts.astype(float), max_iters=3).params
+    mask = draw_mask(2, 0.9, x.shape)
+    # As many rows again as there are, the shape in which EM is compiled below.
+    counts = np.random.default_rng(0).multinomial(100, np.full(100, 0.01))
+    rows, weights = np.repeat(np.arange(100), counts), counts.astype(float)
+    repeated = gamma_poisson.refine(truth, x[rows], mask[rows], max_iters=3).params
+    weighted = gamma_poisson.refine(truth, x.astype(jnp.int32), mask, row_weights=weights, max_iters=3).params
     assert worst_error(repeated, weighted) < 1e-6
 
 
@@ -136,7 +141,7 @@ def mean_bound(params, x, mask):
 def test_bound_never_falls(masked, float64):
     truth = random_topics(0, d=6, k=3)
     x = draw(1, truth, 100)
-    mask = jax.random.bernoulli(jax.random.key(2), 0.6, x.shape) if masked else None
+    mask = draw_mask(2, 0.6, x.shape) if masked else None
     for start in (truth, random_topics(7, d=6, k=3, rate=3.0)):
         values = [mean_bound(start, x, mask)]
         for steps in (1, 2, 3, 10, 100):
@@ -190,7 +195,7 @@ def test_zeros_in_all_topics_and_tiny_shapes_are_no_trap(precision):
     refined = gamma_poisson.refine(params, x)
     value = gamma_poisson.log_likelihood(jax.random.key(0), params, x, num_samples=8)
     for leaf in jax.tree.leaves((refined, value, gamma_poisson.posterior(params, x))):
-        assert bool(jnp.all(jnp.isfinite(leaf)))
+        assert np.all(np.isfinite(leaf))
 
 
 def test_log_likelihood_where_topics_are_alike(float64):
@@ -265,11 +270,11 @@ def test_standard_error_is_that_of_repetition(float64):
 # Transformations.
 def test_a_failed_lane_spoils_no_other(float64):
     x = draw(1, random_topics(0, d=6, k=2), 200)
-    mask = jnp.asarray(np.random.default_rng(2).uniform(size=x.shape) < 0.8)
+    mask = draw_mask(2, 0.8, x.shape)
     lanes = jnp.stack([x, jnp.where(mask, jnp.nan, x)])
     batch = jax.vmap(lambda a: gamma_poisson.fit(jax.random.key(0), a, 2, mask))(lanes)
     assert batch.status[1] == Status.NON_FINITE
-    assert all(bool(jnp.all(jnp.isfinite(leaf[0]))) for leaf in batch.params)
+    assert all(np.all(np.isfinite(leaf[0])) for leaf in batch.params)
 
 
 def test_float32_stays_float32_where_x64_is_enabled(float64):

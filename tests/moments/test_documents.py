@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax import export  # noqa: F401  (makes jax.export available in every supported release)
 
 from latensor.models import naive_bayes
 from latensor.moments import (
@@ -98,13 +97,13 @@ def test_projection_and_spreading_are_adjoint(documents):
 
 
 def test_many_blocks_give_the_same_sums(float64, monkeypatch):
-    x = jax.random.poisson(jax.random.key(0), 1.0, (203, 7)).astype(float) + jnp.eye(7)[0][None, :] * 3
+    x = jnp.asarray(np.random.default_rng(0).poisson(1.0, (203, 7)) + 3 * np.eye(7)[:1], float)
     directions = jax.random.normal(jax.random.key(1), (7, 3))
     whole = document_moments(x), contract_document_moments(x, directions)
-    jax.clear_caches()
     monkeypatch.setattr("latensor.moments._rows._FLOATS_PER_BLOCK", 500)
+    # An empty document more is left out, and makes a shape that is not compiled yet.
+    x = jnp.concatenate([x, jnp.zeros((1, 7))])
     blocks = document_moments(x), contract_document_moments(x, directions)
-    jax.clear_caches()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-14), whole, blocks)
 
 
@@ -149,7 +148,7 @@ def test_precision_in_is_precision_out(precision):
 
 
 def test_vmap_equals_loop(float64):
-    x = jax.random.poisson(jax.random.key(0), 2.0, (3, 5, D)).astype(float) + 1
+    x = jnp.asarray(np.random.default_rng(0).poisson(2.0, (3, 5, D)) + 1, float)
     w = jax.random.normal(jax.random.key(1), (3, D, 2))
     batch = jax.vmap(contract_document_moments)(x, w)
     loop = jnp.stack([contract_document_moments(x[i], w[i]) for i in range(3)])

@@ -1,0 +1,147 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from latensor.moments import Variables, categorical_variables, dirichlet_cross_moments, raw_cross_moments, row_features
+from tests.helpers import lowers
+
+MIXED = Variables(("categorical", "real", "categorical", "categorical", "real", "categorical"), (2, 1, 3, 4, 1, 2))
+MODES = ((0, 1), (2, 4), (3, 5))
+
+
+def mixed_table(seed, n=40):
+    rng = np.random.default_rng(seed)
+    columns = [
+        rng.integers(0, size, n) if kind == "categorical" else rng.normal(size=n)
+        for kind, size in zip(MIXED.kinds, MIXED.sizes, strict=True)
+    ]
+    return np.stack(columns, axis=1).astype(float)
+
+
+def indicators(x, columns, variables):
+    """The rows of some variables, one by one."""
+    parts = [
+        np.eye(variables.sizes[j])[x[:, j].astype(int)] if variables.kinds[j] == "categorical" else x[:, [j]]
+        for j in columns
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def by_loops(x, modes, variables, total, seen=None, weights=None):
+    """The definition, entry by entry."""
+    n = len(x)
+    weights = np.ones(n) if weights is None else weights
+    seen = np.ones(x.shape, bool) if seen is None else seen
+    b = [indicators(np.where(seen, x, 0), mode, variables) for mode in modes]
+    there = [np.repeat(seen[:, mode], [variables.sizes[j] for j in mode], axis=1) for mode in map(list, modes)]
+
+    def average(*picks):
+        use = weights * np.prod([there[m][:, i] for m, i in picks], axis=0)
+        value = np.sum(use * np.prod([b[m][:, i] for m, i in picks], axis=0))
+        return value / use.sum() if use.sum() else 0.0
+
+    sizes = [part.shape[1] for part in b]
+    third = np.zeros(sizes)
+    pair, single = total / (total + 1), total / (total + 2)
+    for i, j, k in itertools.product(*map(range, sizes)):
+        first = [average((0, i)), average((1, j)), average((2, k))]
+        seconds = [average((0, i), (1, j)), average((0, i), (2, k)), average((1, j), (2, k))]
+        third[i, j, k] = (
+            average((0, i), (1, j), (2, k))
+            - single * (seconds[0] * first[2] + seconds[1] * first[1] + seconds[2] * first[0])
+            + 2 * pair * single * np.prod(first)
+        )
+    second = np.array(
+        [
+            [average((0, i), (1, j)) - pair * average((0, i)) * average((1, j)) for j in range(sizes[1])]
+            for i in range(sizes[0])
+        ]
+    )
+    return second, third
+
+
+@pytest.mark.parametrize("case", ["complete", "masked", "weighted"])
+def test_agrees_with_the_definition(case, float64):
+    x = mixed_table(0)
+    rng = np.random.default_rng(1)
+    mask = rng.random(x.shape) < 0.6 if case != "complete" else None
+    weights = rng.random(len(x)) if case == "weighted" else None
+    given = x if mask is None else np.where(mask, x, np.nan)
+    found = dirichlet_cross_moments(
+        jnp.asarray(given),
+        MIXED,
+        MODES,
+        0.7,
+        None if mask is None else jnp.asarray(mask),
+        None if weights is None else jnp.asarray(weights),
+    )
+    second, third = by_loops(x, MODES, MIXED, 0.7, mask, weights)
+    np.testing.assert_allclose(found.second[0], second, atol=1e-12)
+    np.testing.assert_allclose(found.third, third, atol=1e-12)
+
+
+def test_what_nobody_observes_is_zero_and_counted(float64):
+    x = mixed_table(2)
+    mask = np.ones(x.shape, bool)
+    mask[:, 0] = np.arange(len(x)) % 2 == 0
+    mask[:, 2] = ~mask[:, 0]
+    found = dirichlet_cross_moments(jnp.asarray(x), MIXED, MODES, 0.7, jnp.asarray(mask))
+    # Two categories with three, each with all of the six rows of the third mode.
+    assert int(found.num_unobserved) == 2 * 3 * 6
+    assert bool(jnp.all(jnp.isfinite(found.third)))
+
+
+def test_many_samples_approach_the_model(float64):
+    """Margin: four standard errors of an average over 200,000 samples, for every entry."""
+    rng = np.random.default_rng(3)
+    alpha, n = np.array([0.4, 0.8, 0.3]), 200_000
+    tables = [rng.dirichlet(np.ones(3), 3).T for _ in range(3)]
+    membership = rng.dirichlet(alpha, n)
+    x = np.zeros((n, 3), np.int32)
+    for j in range(3):
+        component = (rng.random(n)[:, None] > np.cumsum(membership, axis=1)[:, :-1]).sum(axis=1)
+        x[:, j] = (rng.random(n)[:, None] > np.cumsum(tables[j], axis=0).T[component][:, :-1]).sum(axis=1)
+    found = dirichlet_cross_moments(jnp.asarray(x), categorical_variables(3, 3), ((0,), (1,), (2,)), alpha.sum())
+    total = alpha.sum()
+    expected = np.einsum("h,ih,jh,lh->ijl", 2 * alpha / (total * (total + 1) * (total + 2)), *tables)
+    assert np.max(np.abs(found.third - expected)) < 4 * np.sqrt(0.25 / n)
+
+
+def test_padding_is_zero_and_integers_become_the_default_float(precision):
+    variables = categorical_variables(3, 2)
+    x = jnp.array([[0, 1, 1], [1, 1, 0]], jnp.int32)
+    rows = (jnp.array([0, 1, -1]), jnp.array([2, 3]), jnp.array([-1, 5]))
+    raw = jax.jit(lambda x: raw_cross_moments(x, None, None, rows, variables))(x)
+    assert raw.third.dtype == precision
+    assert not np.any(raw.third[2]) and not np.any(raw.third[:, :, 0])
+    np.testing.assert_allclose(raw.third[:2, :, 1], [[0, 0.5], [0, 0]])
+    mask = jnp.array([[True, False, True], [True, True, True]])
+    values, seen = jax.jit(lambda x: row_features(x, mask, rows[1], variables))(x)
+    np.testing.assert_allclose(values, [[0, 0], [0, 1]])
+    assert seen.tolist() == [[False, False], [True, True]]
+
+
+def test_vmap_equals_loop_and_lowers(float64):
+    x = jnp.asarray(np.stack([mixed_table(4), mixed_table(5)]))
+
+    def third(x):
+        return dirichlet_cross_moments(x, MIXED, MODES, 0.7).third
+
+    np.testing.assert_allclose(jax.vmap(third)(x), jnp.stack([third(x[0]), third(x[1])]), atol=1e-14)
+    lowers(third, x[0])
+
+
+def test_bad_modes_are_named(no_type_checks):
+    x = jnp.asarray(mixed_table(0))
+    for modes, message in (
+        (((0,), (1,), (0,)), r"modes: expected no variable twice; got \[0\]"),
+        (((0,), (1,), (6,)), r"modes: expected columns from 0 to 5"),
+        (((0,), (1,), ()), r"modes: expected three tuples of columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dirichlet_cross_moments(x, MIXED, modes, 0.7)
+    with pytest.raises(ValueError, match=r"x: expected 6 columns"):
+        dirichlet_cross_moments(x[:, :4], MIXED, MODES, 0.7)
