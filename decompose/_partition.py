@@ -203,7 +203,7 @@ def partitioned_nonnegative_cp(
     num_restarts: int = 8,
     accelerate: bool = True,
     tol: float | Float[Array, ""] = 1e-5,
-    max_iters: int | Int[Array, ""] = 500,
+    max_iters: int | Int[Array, ""] = 2000,
 ) -> PartitionedFactors:
     """Factor the tensors of all partitions as one batch, and line their components up.
 

@@ -56,7 +56,7 @@ def pqp_update(
 
 
 def smallest_gamma(quadratic: Float[Array, "n n"]) -> Float[Array, " n"]:
-    """Return `(−Q)₊1`, the smallest `γ` with which the updates are monotone."""
+    """Return `(−Q)₊1`, the smallest `γ` for which the updates are known to be monotone."""
     return jnp.sum(jnp.maximum(-quadratic, 0), axis=1)
 
 

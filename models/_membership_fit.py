@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,7 @@ NONNEGATIVE = {"ptpqp": "pqp", "hals": "hals", "wnmf": "wnmf", "multiplicative":
 VIEWS = ("tpm", "ojd0", "ojd1", "nojd0", "nojd1")
 METHODS = (*NONNEGATIVE, *VIEWS, "meld")
 MATCHINGS = ("procrustes", "angle", "assignment")
+Matching = Literal["procrustes", "angle", "assignment"]
 
 # Variables that each partition has beside the anchors in a mode, where their number is left to us.
 _OTHERS_PER_MODE = 8
@@ -85,32 +86,46 @@ class Fit(NamedTuple):
     """Columns of variables' blocks that came out as zero and were made flat."""
 
 
-class Source(NamedTuple):
-    """Where the moments come from: a table, or dense moments; real variables are shares by now."""
+class TableSource(NamedTuple):
+    """Moments of samples; real variables are shares by now."""
 
-    x: Num[Array, "n p"] | None
+    x: Num[Array, "n p"]
     mask: Bool[Array, "n p"] | None
     row_weights: Float[Array, " n"] | None
-    dense: Moments | None
 
     def first_moments(self, variables: Variables) -> Float[Array, " rows"]:
         """Return the mean of every stacked row."""
-        if self.dense is not None:
-            return self.dense.first
         return first_moments(self.x, self.mask, self.row_weights, variables)
 
     def loadings(self, key: Array, total: Array, variables: Variables, rank: int) -> Float[Array, "rows k"]:
         """Return a basis of the space that the tables' columns span."""
-        if self.dense is not None:
-            return jnp.linalg.eigh(self.dense.second)[1][:, -rank:]
         return find_loadings(key, self.x, self.mask, self.row_weights, total, variables, rank)
 
     def cross_moments(self, rows: Any, variables: Variables, total: Array) -> CrossMoments:
         """Return the corrected moments of all partitions."""
-        if self.dense is not None:
-            return dense_partition_moments(self.dense, rows)
         raw = partition_moments(self.x, self.mask, self.row_weights, rows, variables)
         return jax.vmap(lambda part: correct_dirichlet(part, total))(raw)
+
+
+class DenseSource(NamedTuple):
+    """Moments that are there already, corrected; real variables are shares by now."""
+
+    moments: Moments
+
+    def first_moments(self, _: Variables) -> Float[Array, " rows"]:
+        """Return the mean of every stacked row."""
+        return self.moments.first
+
+    def loadings(self, _: Array, __: Array, ___: Variables, rank: int) -> Float[Array, "rows k"]:
+        """Return a basis of the space that the tables' columns span."""
+        return jnp.linalg.eigh(self.moments.second)[1][:, -rank:]
+
+    def cross_moments(self, rows: Any, _: Variables, __: Array) -> CrossMoments:
+        """Return the moments of all partitions."""
+        return dense_partition_moments(self.moments, rows)
+
+
+Source = TableSource | DenseSource
 
 
 class Options(NamedTuple):
@@ -122,7 +137,7 @@ class Options(NamedTuple):
     num_partitions: int
     anchors: tuple[tuple[int, ...], ...] | int
     """The anchors, or how many of them to choose for each mode."""
-    matching: str
+    matching: Matching
     num_restarts: int
     polish: int
 
@@ -160,7 +175,7 @@ def _estimate(key: Array, source: Source, options: Options, total: Array) -> Fit
     """Estimate the model of categorical variables and shares, for a given total concentration."""
     variables, k = options.variables, options.num_components
     mean = source.first_moments(variables)
-    if options.method == "meld":
+    if options.method == "meld" and isinstance(source, TableSource):
         return _meld_alone(key, source, options, total, mean)
     key_anchors, key_factor = jax.random.split(key)
     anchors: Any = options.anchors
@@ -172,7 +187,7 @@ def _estimate(key: Array, source: Source, options: Options, total: Array) -> Fit
     found = _factor(key_factor, moments, partitions.is_anchor, options)
     tables, flat = normalize_blocks(gather_rows(found.factors, partitions.rows, variables.num_rows), variables)
     share = proportions(tables, mean)
-    if options.polish and source.x is not None:
+    if options.polish and isinstance(source, TableSource):
         polished = meld(tables, total * share, source.x, source.mask, source.row_weights, variables, options.polish)
         tables, share = polished.tables, proportions(polished.tables, mean)
     return _arrange(
@@ -188,7 +203,7 @@ def _estimate(key: Array, source: Source, options: Options, total: Array) -> Fit
     )
 
 
-def _meld_alone(key: Array, source: Source, options: Options, total: Array, mean: Array) -> Fit:
+def _meld_alone(key: Array, source: TableSource, options: Options, total: Array, mean: Array) -> Fit:
     """Minimize MELD's criterion from random tables, with even proportions first and then with those found."""
     variables, k = options.variables, options.num_components
     noise = jax.random.exponential(key, (variables.num_rows, k), mean.dtype)
@@ -197,6 +212,7 @@ def _meld_alone(key: Array, source: Source, options: Options, total: Array, mean
     for _ in range(2):
         found = meld(tables, total * share, source.x, source.mask, source.row_weights, variables, _MELD_SWEEPS)
         tables, share = found.tables, proportions(found.tables, mean)
+    none = jnp.zeros(0, jnp.int32)
     return _arrange(
         Fit(
             MixedMembership(total * share, tables),
@@ -204,7 +220,7 @@ def _meld_alone(key: Array, source: Source, options: Options, total: Array, mean
             jnp.int32(2 * _MELD_SWEEPS),
             found.change,
             jnp.ones(0, bool),
-            tuple(jnp.zeros(0, jnp.int32) for _ in range(3)),
+            (none, none, none),
             flat,
         )
     )
@@ -246,7 +262,7 @@ def fit_to_table(
     options: Options,
 ) -> Fit:
     scaled, scaling, variance = scale_reals(x, mask, row_weights, variables, options.num_components)
-    source = Source(scaled, mask, row_weights, None)
+    source = TableSource(scaled, mask, row_weights)
 
     def estimate(total: Array) -> Fit:
         return _in_original_units(_estimate(key, source, options, total), scaling, variance, variables)
@@ -290,7 +306,7 @@ def _most_likely_total(
 @partial(jax.jit, static_argnames=("variables", "options"))
 def fit_to_moments(key: Array, moments: Moments, total: Array, variables: Variables, options: Options) -> Fit:
     scaled, scaling = scale_dense(moments, total, variables, options.num_components)
-    fit = _estimate(key, Source(None, None, None, scaled), options, total)
+    fit = _estimate(key, DenseSource(scaled), options, total)
     concentration, tables, _ = fit.params
     return fit._replace(params=MixedMembership(concentration, unscale_tables(tables, scaling, variables)))
 
@@ -301,7 +317,7 @@ def check_options(
     method: str,
     num_partitions: Any,
     anchors: Any,
-    matching: str,
+    matching: Matching,
     num_restarts: Any,
     polish: Any,
 ) -> Options:

@@ -184,12 +184,17 @@ def dense_partition_moments(moments: Moments, rows: tuple[Array, Array, Array]) 
         here = [(r >= 0).astype(moments.first.dtype) for r in rows]
         third = moments.third[a[:, None, None], b[None, :, None], c[None, None, :]]
         third = third * here[0][:, None, None] * here[1][None, :, None] * here[2][None, None, :]
-        first = tuple(moments.first[r] * h for r, h in zip((a, b, c), here, strict=True))
-        second = tuple(
-            moments.second[r[:, None], s[None, :]] * h[:, None] * g[None, :]
-            for r, s, h, g in ((a, b, here[0], here[1]), (a, c, here[0], here[2]), (b, c, here[1], here[2]))
+        f, g, h = here
+        return CrossMoments(
+            (moments.first[a] * f, moments.first[b] * g, moments.first[c] * h),
+            (
+                moments.second[a[:, None], b[None, :]] * f[:, None] * g[None, :],
+                moments.second[a[:, None], c[None, :]] * f[:, None] * h[None, :],
+                moments.second[b[:, None], c[None, :]] * g[:, None] * h[None, :],
+            ),
+            third,
+            jnp.int32(0),
         )
-        return CrossMoments(first, second, third, jnp.int32(0))
 
     return jax.vmap(one)(rows)
 

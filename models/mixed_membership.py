@@ -18,7 +18,7 @@ Mukherjee, Dunson (2016), Fast moment estimation for generalized latent Dirichle
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,10 @@ from latensor.models._membership_checks import (
 )
 from latensor.models._membership_em import variational_em
 from latensor.models._membership_fit import (
+    DenseSource,
     Fit,
-    Source,
+    Matching,
+    TableSource,
     check_options,
     fit_to_moments,
     fit_to_table,
@@ -100,7 +102,7 @@ def fit_moments(
     num_partitions: int | None = None,
     anchors: Sequence[Sequence[int]] | None = None,
     *,
-    matching: Literal["procrustes", "angle", "assignment"] = "procrustes",
+    matching: Matching = "procrustes",
     num_restarts: int = 8,
 ) -> Fit:
     """Recover the model from dense moments, such as `population_moments`; exact where they are.
@@ -123,7 +125,7 @@ def fit_moments(
     total = jnp.asarray(total, moments.first.dtype)
     if options.anchors_on_host:
         scaled, _ = scale_dense(moments, total, variables, options.num_components)
-        options = settle_anchors(key, Source(None, None, None, scaled), options, total)
+        options = settle_anchors(key, DenseSource(scaled), options, total)
     return fit_to_moments(key, moments, total, variables, options)
 
 
@@ -139,7 +141,7 @@ def fit(
     variables: Variables | None = None,
     mask: ArrayLike | None = None,
     row_weights: ArrayLike | None = None,
-    matching: Literal["procrustes", "angle", "assignment"] = "procrustes",
+    matching: Matching = "procrustes",
     num_restarts: int = 8,
     polish: int = 1,
 ) -> Fit:
@@ -193,7 +195,7 @@ def fit(
             )
         scaled, _, _ = scale_reals(x, mask, row_weights, variables, options.num_components)
         guess = jnp.ones((), as_float(x).dtype) if total is None else total
-        options = settle_anchors(key, Source(scaled, mask, row_weights, None), options, guess)
+        options = settle_anchors(key, TableSource(scaled, mask, row_weights), options, guess)
     return fit_to_table(key, x, mask, row_weights, total, variables, options)
 
 

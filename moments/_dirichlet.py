@@ -104,7 +104,8 @@ def raw_cross_moments(
     width = rows[1].shape[0] * rows[2].shape[0]
     values, counts = sum_over_rows(block, (x, mask, weights), floats_per_row=width if mask is None else 2 * width)
     if counts is None:
-        return CrossMoments(*values, jnp.int32(0))
+        first, second, third = values
+        return CrossMoments(first, second, third, jnp.int32(0))
     first, second, third = jax.tree.map(
         lambda value, count: jnp.where(count > 0, value / jnp.where(count > 0, count, 1), 0), values, counts
     )

@@ -221,13 +221,14 @@ def test_lowers_for_accelerators(table):
 
 
 def test_public_verbs_agree_with_each_other(table):
-    truth, x = table
+    _truth, x = table
     found = small()(x)
     refined = mixed_membership.refine(found.params, x, variables=SMALL, max_iters=5)
     assert type(refined) is type(found)
     np.testing.assert_allclose(refined.params.concentration, found.params.concentration)
     sampled = mixed_membership.sample(KEY, found.params, 200, variables=SMALL)
-    assert sampled.x.shape == (200, 9) and int(jnp.max(sampled.x)) <= 2
+    assert sampled.x.shape == (200, 9)
+    assert int(jnp.max(sampled.x)) <= 2
     value = mixed_membership.log_likelihood(KEY, found.params, x[:200], variables=SMALL, num_samples=50)
     assert bool(jnp.all(value.value < 0))
     inferred = mixed_membership.posterior(found.params, sampled.x, variables=SMALL)
