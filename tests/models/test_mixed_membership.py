@@ -130,8 +130,7 @@ def test_real_and_categorical_variables_together(float64):
     x = draw(4, truth, variables, 5_000)
     found = mixed_membership.fit(KEY, x, 2, 0.4, variables=variables)
     tables = np.asarray(found.params.tables)
-    order = [0, 1] if matched_rmse(truth.tables, jnp.asarray(tables)) else [1, 0]
-    errors = min(np.abs(tables[:, o] - truth.tables).max() for o in (order, order[::-1]))
+    errors = min(np.abs(tables[:, order] - truth.tables).max() for order in ([0, 1], [1, 0]))
     # Means are between −2 and 12, probabilities below one; 5,000 samples.
     assert errors < 0.5
     np.testing.assert_allclose(found.params.variances, 1, atol=0.5)
@@ -193,7 +192,7 @@ def test_meld_falls_by_what_it_says(float64):
 
 
 # Transformations.
-def test_trials_are_one_vmap_and_a_nan_spoils_no_other(table):
+def test_trials_are_one_vmap(table):
     _, x = table
     fit = small()
     batch = jnp.stack([x[:2000], x[2000:4000]])
