@@ -65,8 +65,9 @@ def _sweep(tensor: Float[Array, "d1 d2 d3"], factors: Factors, update: ModeUpdat
     gram_c = _gram(c)
     a = update(a, gram_c * _gram(b), -jnp.sum(with_c * b[None, :, :], axis=1))
     b = update(b, gram_c * _gram(a), -jnp.sum(with_c * a[:, None, :], axis=0))
-    with_a = jnp.einsum("ijl,ih->jlh", tensor, a, precision="highest")
-    return a, b, update(c, _gram(a) * _gram(b), -jnp.sum(with_a * b[:, None, :], axis=0))
+    # Components first: the order in which the product comes, without a transposition.
+    with_a = jnp.einsum("ijl,ih->hjl", tensor, a, precision="highest")
+    return a, b, update(c, _gram(a) * _gram(b), -jnp.sum(with_a * b.T[:, :, None], axis=1).T)
 
 
 def _pqp_rows(accelerate: bool, num_updates: int | Int[Array, ""]) -> ModeUpdate:

@@ -22,7 +22,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Num
 
-from latensor.moments import Variables, as_float, average_weights, row_features
+from latensor.moments import Variables, as_float, average_weights, entry_features
 
 # Projected gradient steps for one variable's table, with momentum, at its turn.
 _STEPS_PER_TURN = 10
@@ -118,13 +118,18 @@ def meld(
     first, single = total / (total + 1), total / (total + 2)
     pairs, triples = eta[:, None] * eta[None, :], lam[:, None] * lam[None, :]
 
+    # A variable's entries side by side in memory: they are read once in every sweep.
+    entries, seen = x.T, None if mask is None else mask.T
+    categories = jnp.arange(places.shape[1], dtype=jnp.int32)
+
     def features(j: Array) -> Array:
-        values, seen = row_features(x, mask, places[j], variables)
-        values = values.astype(dtype)
+        spread = jnp.broadcast_to(entries[j][:, None], (x.shape[0], places.shape[1]))
+        values = entry_features(spread, jnp.broadcast_to(j, categories.shape), categories, variables).astype(dtype)
+        values = jnp.where((places[j] >= 0)[None, :], values, 0)
         if seen is None:
             return values
-        rate = jnp.sum(weights * jnp.any(seen, axis=1))
-        return values / jnp.where(rate > 0, rate, 1)
+        rate = jnp.sum(weights * seen[j])
+        return jnp.where(seen[j][:, None], values, 0) / jnp.where(rate > 0, rate, 1)
 
     def average(values: Array) -> Array:
         return jnp.matmul(weights, values, precision="highest")

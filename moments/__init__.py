@@ -18,6 +18,7 @@ from latensor.moments._dirichlet import (
     CrossMoments,
     correct_dirichlet,
     dirichlet_cross_moments,
+    entry_features,
     raw_cross_moments,
     row_features,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "document_moments",
     "document_second_moment",
     "document_second_moment_operator",
+    "entry_features",
     "gamma_poisson_cumulants",
     "gamma_poisson_moments",
     "gaussian_moments",

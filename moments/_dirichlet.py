@@ -43,22 +43,28 @@ def row_features(
     For a category it is one where the sample has that category: a comparison with a gathered column of codes, so that
     no more than the rows asked for are ever in memory. Rows below zero are padding: zero, and never observed.
     """
-    dtype = jnp.result_type(float) if jnp.issubdtype(x.dtype, jnp.integer) else x.dtype
     there = rows >= 0
     place = jnp.where(there, rows, 0)
     columns, categories = jnp.asarray(variables.row_variables)[place], jnp.asarray(variables.row_categories)[place]
-    entries = x[:, columns]
-    values = (entries == categories[None, :].astype(entries.dtype)).astype(dtype)
-    if len(variables.categorical) < variables.num_variables:
-        numbers = entries.astype(dtype)
-        kinds = jnp.asarray([_KIND_CODES.get(kind, 0) for kind in variables.kinds])[columns][None, :]
-        complement = jnp.where(categories[None, :] == 0, 1 - numbers, numbers)
-        values = jnp.where(kinds == 1, numbers, jnp.where(kinds == 2, complement, values))
-    values = jnp.where(there[None, :], values, 0)
+    values = jnp.where(there[None, :], entry_features(x[:, columns], columns, categories, variables), 0)
     if mask is None:
         return values, None
     seen = mask[:, columns] & there[None, :]
     return jnp.where(seen, values, 0), seen
+
+
+def entry_features(
+    entries: Num[Array, "n r"], columns: Int[Array, " r"], categories: Int[Array, " r"], variables: Variables
+) -> Float[Array, "n r"]:
+    """Return the values of stacked rows from the entries of their columns: indicators, numbers, parts of shares."""
+    dtype = jnp.result_type(float) if jnp.issubdtype(entries.dtype, jnp.integer) else entries.dtype
+    values = (entries == categories[None, :].astype(entries.dtype)).astype(dtype)
+    if len(variables.categorical) == variables.num_variables:
+        return values
+    numbers = entries.astype(dtype)
+    kinds = jnp.asarray([_KIND_CODES.get(kind, 0) for kind in variables.kinds])[columns][None, :]
+    complement = jnp.where(categories[None, :] == 0, 1 - numbers, numbers)
+    return jnp.where(kinds == 1, numbers, jnp.where(kinds == 2, complement, values))
 
 
 _KIND_CODES = {"real": 1, SHARE: 2}
