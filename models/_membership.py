@@ -27,8 +27,7 @@ from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from latensor.models._sampling import inverse_cdf
-from latensor.moments import map_over_rows
-from latensor.moments._variables import Variables, category_rows
+from latensor.moments import Variables, category_rows, map_over_rows
 
 
 class MixedMembership(NamedTuple):
@@ -78,6 +77,18 @@ def sample_memberships(
     rows = jnp.asarray(variables.offsets[:-1][real])[None, :]
     noise = jax.random.normal(key_noise, (num_samples, real.size), dtype) * jnp.sqrt(params.variances)[None, :]
     return codes.astype(dtype).at[:, real].set(params.tables[rows, component[:, real]] + noise), hidden
+
+
+def normalize_blocks(
+    counts: Float[Array, "rows m"], otherwise: Float[Array, "rows m"], variables: Variables
+) -> tuple[Float[Array, "rows m"], Int[Array, ""]]:
+    """Scale the columns of each block to sum to one; an empty one is taken from `otherwise`. Also count these."""
+    owner = variables.row_variables
+    totals = jax.ops.segment_sum(counts, owner, variables.num_variables)
+    # A total next to nothing is nothing: its parts may have been rounded to zero.
+    used = totals > float(jnp.finfo(counts.dtype).tiny) ** 0.75
+    shares = counts / jnp.where(used, totals, 1)[owner]
+    return jnp.where(used[owner], shares, otherwise), jnp.sum(~used, dtype=jnp.int32)
 
 
 def observed_entries(x: Num[Array, "n p"], mask: Bool[Array, "n p"] | None) -> Num[Array, "n p"]:

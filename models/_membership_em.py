@@ -19,12 +19,12 @@ from latensor.models._membership import (
     floats_per_row,
     log_memberships,
     log_normalizer,
+    normalize_blocks,
     observed_entries,
     start_gamma,
     update_gamma,
 )
-from latensor.moments import average_weights, map_over_rows, sum_over_rows
-from latensor.moments._variables import Variables, category_rows
+from latensor.moments import Variables, average_weights, category_rows, map_over_rows, sum_over_rows
 
 # Updates of a row's membership between two updates of the parameters: one is enough for EM to rise, more rise faster.
 _LOCAL_UPDATES = 3
@@ -64,17 +64,6 @@ def sum_by_row(values: Float[Array, "n p m"], x: Num[Array, "n p"], variables: V
     if real.size:
         sums = sums.at[variables.offsets[:-1][real]].set(jnp.sum(values[:, real], axis=0))
     return sums
-
-
-def normalize_blocks(
-    counts: Float[Array, "rows m"], otherwise: Float[Array, "rows m"], variables: Variables
-) -> Float[Array, "rows m"]:
-    """Scale the columns of each block to sum to one; a block's column without counts is taken from `otherwise`."""
-    totals = jax.ops.segment_sum(counts, variables.row_variables, variables.num_variables)
-    # A total next to nothing is nothing: its parts may have been rounded to zero.
-    used = totals > float(jnp.finfo(counts.dtype).tiny) ** 0.75
-    shares = counts / jnp.where(used, totals, 1)[variables.row_variables]
-    return jnp.where(used[variables.row_variables], shares, otherwise)
 
 
 def update_prior(concentration: Float[Array, " k"], log_mean: Float[Array, " k"]) -> Float[Array, " k"]:
@@ -203,7 +192,7 @@ def variational_em(
     def step(state: _State) -> tuple[_State, Array]:
         gamma, bound = local(state.params, state.gamma)
         sums = collect(state.params, gamma)
-        tables = normalize_blocks(sums.counts, state.params.tables, variables)
+        tables, _ = normalize_blocks(sums.counts, state.params.tables, variables)
         means, variances = _update_real(state.params, sums, floor, variables)
         tables = tables.at[variables.offsets[:-1][real]].set(means)
         concentration = state.params.concentration
@@ -214,7 +203,7 @@ def variational_em(
     # Tables from moments have exact zeros, which rule a component out for a category that occurs. Starting from a
     # mixture with the overall frequencies mends that; parameters that are better as they are stay as they are.
     rows_of_real = variables.offsets[:-1][real]
-    overall = normalize_blocks(jnp.broadcast_to(totals, params.tables.shape), params.tables, variables)
+    overall, _ = normalize_blocks(jnp.broadcast_to(totals, params.tables.shape), params.tables, variables)
     mixed = ((1 - smoothing) * params.tables + smoothing * overall).at[rows_of_real].set(params.tables[rows_of_real])
 
     def begin(tables: Float[Array, "rows k"]) -> tuple[_State, Array]:

@@ -27,7 +27,7 @@ from latensor.decompose import (
 )
 from latensor.models._checks import check_integer, check_option
 from latensor.models._em import em_limits
-from latensor.models._membership import MixedMembership, memberships
+from latensor.models._membership import MixedMembership, memberships, normalize_blocks
 from latensor.models._membership_checks import as_anchor_groups
 from latensor.models._membership_likelihood import importance_sample
 from latensor.models._membership_meld import meld
@@ -37,8 +37,8 @@ from latensor.models._membership_moments import (
     dense_partition_moments,
     find_loadings,
     first_moments,
+    flat_tables,
     gather_rows,
-    normalize_blocks,
     partition_moments,
     proportions,
     scale_dense,
@@ -185,7 +185,8 @@ def _estimate(key: Array, source: Source, options: Options, total: Array) -> Fit
     partitions = partition_variables(variables.sizes, options.num_partitions, anchors)
     moments = source.cross_moments(partitions.rows, variables, total)
     found = _factor(key_factor, moments, partitions.is_anchor, options)
-    tables, flat = normalize_blocks(gather_rows(found.factors, partitions.rows, variables.num_rows), variables)
+    stacked = gather_rows(found.factors, partitions.rows, variables.num_rows)
+    tables, flat = normalize_blocks(stacked, flat_tables(variables, k, stacked.dtype), variables)
     share = proportions(tables, mean)
     if options.polish and isinstance(source, TableSource):
         polished = meld(tables, total * share, source.x, source.mask, source.row_weights, variables, options.polish)
@@ -207,7 +208,7 @@ def _meld_alone(key: Array, source: TableSource, options: Options, total: Array,
     """Minimize MELD's criterion from random tables, with even proportions first and then with those found."""
     variables, k = options.variables, options.num_components
     noise = jax.random.exponential(key, (variables.num_rows, k), mean.dtype)
-    tables, flat = normalize_blocks(noise * mean[:, None], variables)
+    tables, flat = normalize_blocks(noise * mean[:, None], flat_tables(variables, k, mean.dtype), variables)
     share = jnp.full(k, 1 / k, mean.dtype)
     for _ in range(2):
         found = meld(tables, total * share, source.x, source.mask, source.row_weights, variables, _MELD_SWEEPS)

@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Num
 
 from latensor.models._importance import LogLikelihood, average_ratios
 from latensor.models._membership import MixedMembership, entry_likelihoods, floats_per_row, log_normalizer
-from latensor.moments import map_over_rows
-from latensor.moments._variables import Variables
+from latensor.moments import Variables, map_over_rows
 
 # The variational posterior is too narrow, and knows one of several modes. Draws come in turn from copies of it that
 # count the entries as these shares of what they are, down to the prior, and are weighed against the mixture of all.

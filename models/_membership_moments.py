@@ -252,14 +252,10 @@ def gather_rows(parts: tuple[Array, Array, Array], rows: tuple[Array, Array, Arr
     return sums / jnp.maximum(counts, 1).reshape(-1, *(1,) * (values.ndim - 1))
 
 
-def normalize_blocks(tables: Float[Array, "rows k"], variables: Variables) -> tuple[Float[Array, "rows k"], Array]:
-    """Return tables whose blocks' columns sum to one, and how many of these columns were zero and became flat."""
-    owner = variables.row_variables
-    totals = jax.ops.segment_sum(tables, owner, variables.num_variables)
-    alive = totals > 0
-    flat = (1 / jnp.asarray(variables.sizes, tables.dtype))[owner][:, None]
-    scaled = jnp.where(alive[owner], tables / jnp.where(alive, totals, 1)[owner], flat)
-    return scaled, jnp.sum(~alive, dtype=jnp.int32)
+def flat_tables(variables: Variables, num_components: int, dtype: jnp.dtype) -> Float[Array, "rows k"]:
+    """Return tables in which all categories of a variable are alike."""
+    even = 1 / jnp.asarray(variables.sizes, dtype)[variables.row_variables]
+    return jnp.broadcast_to(even[:, None], (variables.num_rows, num_components))
 
 
 def proportions(tables: Float[Array, "rows k"], mean: Float[Array, " rows"]) -> Float[Array, " k"]:

@@ -83,6 +83,14 @@ def test_agrees_with_the_definition(case, float64):
     np.testing.assert_allclose(found.third, third, atol=1e-12)
 
 
+def test_a_full_mask_changes_nothing(float64):
+    x = jnp.asarray(mixed_table(0))
+    whole = dirichlet_cross_moments(x, MIXED, MODES, 0.7)
+    masked = dirichlet_cross_moments(x, MIXED, MODES, 0.7, jnp.ones(x.shape, bool))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(masked), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-14)
+
+
 def test_what_nobody_observes_is_zero_and_counted(float64):
     x = mixed_table(2)
     mask = np.ones(x.shape, bool)
