@@ -88,7 +88,13 @@ def _check_entries(x: np.ndarray, mask: np.ndarray | None, variables: Variables)
     if outside.any():
         column = int(np.nonzero(outside)[1][0])
         raise ValueError(f"x: expected category codes from 0 to {variables.sizes[column] - 1}; got {first(outside)}")
-    unseen = np.flatnonzero(~seen.any(axis=0))
+
+
+def check_all_observed(mask: Array | None) -> None:
+    """Raise where a variable is never observed: nothing can be learned of it."""
+    if mask is None or not is_concrete(mask):
+        return
+    unseen = np.flatnonzero(~np.asarray(mask).any(axis=0))
     if unseen.size:
         raise ValueError(f"mask: expected every variable to be observed somewhere; variable {unseen[0]} never is")
 

@@ -30,6 +30,7 @@ from latensor.models._em import em_limits
 from latensor.models._importance import LogLikelihood
 from latensor.models._membership import MixedMembership, memberships, sample_memberships
 from latensor.models._membership_checks import (
+    check_all_observed,
     check_concentration,
     check_membership_table,
     check_params,
@@ -182,6 +183,7 @@ def fit(
     """
     key = check_key(key)
     x, mask, variables = check_membership_table(x, mask, variables)
+    check_all_observed(mask)
     options = check_options(variables, num_components, method, num_partitions, anchors, matching, num_restarts, polish)
     if x.shape[0] < options.num_components:
         raise ValueError(f"x: expected at least num_components = {options.num_components} samples; got {x.shape[0]}")

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.moments._rows import average_weights, sum_over_rows
+from latensor.moments._rows import as_float, average_weights, sum_over_rows
 from latensor.moments._variables import SHARE, Variables
 
 
@@ -57,7 +57,7 @@ def entry_features(
     entries: Num[Array, "n r"], columns: Int[Array, " r"], categories: Int[Array, " r"], variables: Variables
 ) -> Float[Array, "n r"]:
     """Return the values of stacked rows from the entries of their columns: indicators, numbers, parts of shares."""
-    dtype = jnp.result_type(float) if jnp.issubdtype(entries.dtype, jnp.integer) else entries.dtype
+    dtype = as_float(entries).dtype
     values = (entries == categories[None, :].astype(entries.dtype)).astype(dtype)
     if len(variables.categorical) == variables.num_variables:
         return values
@@ -97,7 +97,7 @@ def raw_cross_moments(
 
     Under a mask each entry averages over the samples that observe all of its variables.
     """
-    floats = jnp.result_type(float) if jnp.issubdtype(x.dtype, jnp.integer) else x.dtype
+    floats = as_float(x).dtype
     weights = average_weights(row_weights, jnp.ones(x.shape[0], bool), floats)
 
     def block(x: Array, mask: Array | None, weights: Array) -> Any:
