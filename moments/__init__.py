@@ -14,8 +14,16 @@ from latensor.moments._cumulants import (
     second_cumulant_diagonal,
     second_cumulant_operator,
 )
-from latensor.moments._dirichlet import (
+from latensor.moments._cross import (
     CrossMoments,
+    contract_cross_moments,
+    count_table,
+    cross_moments,
+    spread_view,
+    table_moments,
+    view_features,
+)
+from latensor.moments._dirichlet import (
     correct_dirichlet,
     dirichlet_cross_moments,
     entry_features,
@@ -41,6 +49,14 @@ from latensor.moments._gaussian import contract_gaussian_moments, correct_gaussi
 from latensor.moments._moments import Moments, contract_third
 from latensor.moments._observed import Centred, centre, joint_observation_rates, observation_rates, residuals, spread
 from latensor.moments._rows import as_float, average_weights, map_over_rows, sum_over_rows
+from latensor.moments._sequences import (
+    Sequences,
+    contract_sequence_moments,
+    flatten_sequences,
+    pair_product,
+    sequence_moments,
+    window_weights,
+)
 from latensor.moments._variables import Variables, categorical_variables, category_rows
 
 __all__ = [
@@ -49,21 +65,26 @@ __all__ = [
     "CrossMoments",
     "Cumulants",
     "Moments",
+    "Sequences",
     "Variables",
     "as_float",
     "average_weights",
     "categorical_variables",
     "category_rows",
     "centre",
+    "contract_cross_moments",
     "contract_cumulants",
     "contract_document_moments",
     "contract_gamma_poisson_moments",
     "contract_gaussian_moments",
+    "contract_sequence_moments",
     "contract_third",
     "contract_third_cumulant",
     "correct_dirichlet",
     "correct_gamma_poisson",
     "correct_gaussian",
+    "count_table",
+    "cross_moments",
     "cumulants",
     "dirichlet_cross_moments",
     "document_first_moment",
@@ -71,12 +92,14 @@ __all__ = [
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",
+    "flatten_sequences",
     "gamma_poisson_cumulants",
     "gamma_poisson_moments",
     "gaussian_moments",
     "joint_observation_rates",
     "map_over_rows",
     "observation_rates",
+    "pair_product",
     "project_words",
     "raw_cross_moments",
     "residuals",
@@ -84,7 +107,12 @@ __all__ = [
     "second_cumulant",
     "second_cumulant_diagonal",
     "second_cumulant_operator",
+    "sequence_moments",
     "spread",
+    "spread_view",
     "spread_words",
     "sum_over_rows",
+    "table_moments",
+    "view_features",
+    "window_weights",
 ]

@@ -15,24 +15,15 @@ Source: Zhao, Engelhardt, Mukherjee, Dunson (2016), Fast moment estimation for g
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from latensor.moments._cross import CrossMoments, cross_sums
 from latensor.moments._rows import as_float, average_weights, sum_over_rows
 from latensor.moments._variables import SHARE, Variables
-
-
-class CrossMoments(NamedTuple):
-    """Moments of three modes, each a stack of variables' rows; entries that no sample observes are zero."""
-
-    first: tuple[Float[Array, " r1"], Float[Array, " r2"], Float[Array, " r3"]]
-    second: tuple[Float[Array, "r1 r2"], Float[Array, "r1 r3"], Float[Array, "r2 r3"]]
-    third: Float[Array, "r1 r2 r3"]
-    num_unobserved: Int[Array, ""]
-    """Entries of `third` that no sample observes."""
 
 
 def row_features(
@@ -70,22 +61,6 @@ def entry_features(
 _KIND_CODES = {"real": 1, SHARE: 2}
 
 
-def _sums(weights: Array, first: Array, second: Array, third: Array) -> Any:
-    """Return weighted sums of one, two and three of the features over rows."""
-    weighted = weights[:, None] * first
-    pair = (second[:, :, None] * third[:, None, :]).reshape(second.shape[0], -1)
-    shape = (first.shape[1], second.shape[1], third.shape[1])
-
-    def product(a: Array, b: Array) -> Array:
-        return jnp.matmul(a.T, b, precision="highest")
-
-    return (
-        (jnp.sum(weighted, axis=0), product(second, weights[:, None])[:, 0], product(third, weights[:, None])[:, 0]),
-        (product(weighted, second), product(weighted, third), product(weights[:, None] * second, third)),
-        product(weighted, pair).reshape(shape),
-    )
-
-
 def raw_cross_moments(
     x: Num[Array, "n p"],
     mask: Bool[Array, "n p"] | None,
@@ -102,10 +77,10 @@ def raw_cross_moments(
 
     def block(x: Array, mask: Array | None, weights: Array) -> Any:
         features = [row_features(x, mask, r, variables) for r in rows]
-        values = _sums(weights, *(value for value, _ in features))
+        values = cross_sums(weights, *(value for value, _ in features))
         if mask is None:
             return values, None
-        return values, _sums(weights, *(seen.astype(floats) for _, seen in features if seen is not None))
+        return values, cross_sums(weights, *(seen.astype(floats) for _, seen in features if seen is not None))
 
     width = rows[1].shape[0] * rows[2].shape[0]
     values, counts = sum_over_rows(block, (x, mask, weights), floats_per_row=width if mask is None else 2 * width)

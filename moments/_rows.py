@@ -30,19 +30,21 @@ def average_weights(row_weights: Float[Array, " n"] | None, usable: Array, dtype
     return weights / jnp.where(total > 0, total, 1)
 
 
-def _blocks(arrays: Any, floats_per_row: int) -> tuple[int, int, int, Callable[..., Any]]:
+def _blocks(arrays: Any, floats_per_row: int, overlap: int = 0) -> tuple[int, int, int, Callable[..., Any]]:
     """Return the length of a block of rows, the number of whole blocks, the rows left, and how to cut a block out."""
-    num_rows = jax.tree.leaves(arrays)[0].shape[0]
+    num_rows = jax.tree.leaves(arrays)[0].shape[0] - overlap
     block = max(1, min(num_rows, _FLOATS_PER_BLOCK // max(1, floats_per_row)))
     num_blocks, num_left = divmod(num_rows, block)
 
     def cut(start: Array | int, size: int) -> Any:
-        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), arrays)
+        return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size + overlap), arrays)
 
     return block, num_blocks, num_left, cut
 
 
-def sum_over_rows(function: Callable[..., Any], arrays: tuple[Any, ...], floats_per_row: int) -> Any:
+def sum_over_rows(
+    function: Callable[..., Any], arrays: tuple[Any, ...], floats_per_row: int, overlap: int = 0
+) -> Any:
     """Return the sum of `function(*blocks)` over blocks of rows of `arrays`.
 
     `function` maps blocks of rows to sums over those rows, an array or a tree of them. A loop walks over the blocks in
@@ -53,9 +55,10 @@ def sum_over_rows(function: Callable[..., Any], arrays: tuple[Any, ...], floats_
       function: additive over rows.
       arrays: arrays with one leading axis of `n` rows; `None` stays `None`.
       floats_per_row: size of the temporaries of `function` for one row; it sets the block's length.
+      overlap: rows of the next block that a block has too, for sums over windows of `overlap + 1` neighbours.
 
     """
-    block, num_blocks, num_left, cut = _blocks(arrays, floats_per_row)
+    block, num_blocks, num_left, cut = _blocks(arrays, floats_per_row, overlap)
 
     def add(total: Any, start: Array | int, size: int) -> Any:
         return jax.tree.map(jnp.add, total, function(*cut(start, size)))

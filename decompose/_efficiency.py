@@ -1,0 +1,88 @@
+"""How much the pseudoinverse loses: asymptotic variances of the two estimators of hidden marginals.
+
+With `m` modes flattened into one, `μ = O z`, `O (d, k)`. The last entries of `μ` and `z` follow from the others:
+`μ̃ = Õ z̃ + O_{¬d,k}`, `Õ = O_{¬d,¬k} − O_{¬d,k} 1ᵀ`. From n independent draws of `μ`, `√n (ẑ̃ − z̃)` is asymptotically normal with
+
+    Σ^pi = Õ⁺ (D̃ − μ̃μ̃ᵀ) Õ⁺ᵀ                     for ẑ̃ = Õ⁺(μ̂̃ − O_{¬d,k}),
+    Σ^cl = (Õᵀ (D̃⁻¹ + d̃⁻¹ 11ᵀ) Õ)⁻¹              for the maximum of the likelihood,
+
+`D̃ = diag(μ̃)`, `d̃ = 1 − Σ μ̃`. The efficiency of the pseudoinverse is `tr(Σ^cl (Σ^pi)⁻¹)/(k − 1)`, at most one.
+
+Source: Chaganty, Liang (2014), Estimating latent-variable graphical models using moments and likelihoods, Lemmas 3–5.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from latensor.decompose._marginals import pseudoinverse
+
+
+class MarginalVariances(NamedTuple):
+    """Asymptotic covariances of `√n` times the error in the first `k − 1` of the hidden marginals (Lemma 3)."""
+
+    pseudoinverse: Float[Array, "k1 k1"]
+    composite_likelihood: Float[Array, "k1 k1"]
+
+
+def _check(conditionals: Array) -> None:
+    d, k = conditionals.shape
+    if not 2 <= k <= d:
+        raise ValueError(f"conditionals: expected (d, k) with 2 ≤ k ≤ d; got shape {conditionals.shape}")
+
+
+@jax.jit
+def reduced_conditionals(conditionals: Float[Array, "d k"]) -> Float[Array, "d1 k1"]:
+    """Return `Õ (d − 1, k − 1)`, which maps the free hidden marginals to the free observed ones."""
+    _check(conditionals)
+    return conditionals[:-1, :-1] - conditionals[:-1, -1:]
+
+
+@jax.jit
+def reduced_pseudoinverse(
+    frequencies: Float[Array, " d"], conditionals: Float[Array, "d k"]
+) -> Float[Array, " k"]:
+    """Return the estimator that Lemma 3 is about: `z̃ = Õ⁺(μ̃ − O_{¬d,k})`, and the last entry so that all sum to one."""
+    free = jnp.matmul(
+        pseudoinverse(reduced_conditionals(conditionals)), frequencies[:-1] - conditionals[:-1, -1], precision="highest"
+    )
+    return jnp.append(free, 1 - jnp.sum(free))
+
+
+@jax.jit
+def marginal_variances(conditionals: Float[Array, "d k"], marginals: Float[Array, " k"]) -> MarginalVariances:
+    """Return the asymptotic covariances of both estimators (Lemma 3). All observed marginals must be above zero."""
+    reduced = reduced_conditionals(conditionals)
+    observed = jnp.matmul(conditionals, marginals, precision="highest")
+    free, last = observed[:-1], observed[-1]
+    inverse = pseudoinverse(reduced)
+    covariance = jnp.diag(free) - free[:, None] * free[None, :]
+    linear = jnp.matmul(jnp.matmul(inverse, covariance, precision="highest"), inverse.T, precision="highest")
+    totals = jnp.sum(reduced, axis=0)
+    information = jnp.matmul(reduced.T / free[None, :], reduced, precision="highest")
+    information = information + totals[:, None] * totals[None, :] / last
+    return MarginalVariances(linear, jnp.linalg.inv(information))
+
+
+@jax.jit
+def relative_efficiency(conditionals: Float[Array, "d k"], marginals: Float[Array, " k"]) -> Float[Array, ""]:
+    """Return the efficiency of the pseudoinverse, from 0 to 1. One where `Õ` is invertible (Lemma 4)."""
+    variances = marginal_variances(conditionals, marginals)
+    ratio = jnp.linalg.solve(variances.pseudoinverse, variances.composite_likelihood)
+    return jnp.trace(ratio) / ratio.shape[0]
+
+
+@jax.jit
+def uniform_efficiency(conditionals: Float[Array, "d k"]) -> Float[Array, ""]:
+    """Return the efficiency of the pseudoinverse where the observed marginals are uniform (Lemma 5).
+
+    `1 − 1/(k−1) · u/(1+u) · (1 − 1/(d−u))`, `u = |Õ Õ⁺ 1|²`: less the further `d` is from `k`.
+    """
+    reduced = reduced_conditionals(conditionals)
+    d, k = conditionals.shape
+    ones = jnp.ones(d - 1, reduced.dtype)
+    coefficients = jnp.matmul(pseudoinverse(reduced), ones, precision="highest")
+    share = jnp.sum(jnp.matmul(reduced, coefficients, precision="highest") ** 2)
+    return 1 - share / (1 + share) * (1 - 1 / (d - share)) / (k - 1)
