@@ -32,8 +32,8 @@ class Conditionals(NamedTuple):
     """`P(x_v | h)` for categorical views, `E[x_v | h]` for real ones."""
     weights: Float[Array, " k"]
     """`P(h)`."""
-    simplex_distance: Float[Array, " k"]
-    """How far the columns of the third view were from the simplex, where it is categorical; else zeros."""
+    simplex_distance: Float[Array, "3 k"]
+    """How far the columns of each view were from the simplex, where it is categorical; else zeros."""
     singular_values: Float[Array, " k"]
     """The k largest singular values of `M₁₂`, in units of `√p` for categorical views."""
     noise: Float[Array, ""]
@@ -142,17 +142,19 @@ def conditionals_from_views(
     columns = (u * sign / _nonzero(other), v * sign / _nonzero(other), w * sign / _nonzero(scale))
     weights, _ = project_columns_to_simplex(jnp.maximum(other * scale, 0)[:, None])
 
-    lifted, distance = [], jnp.zeros(rank, third.dtype)
+    lifted, distances = [], []
     for basis, unit, column, kind in zip(bases, units, columns, categorical, strict=True):
         conditional = _times(basis, column) * unit[:, None]
+        distance = jnp.zeros(rank, third.dtype)
         if kind:
             total = jnp.sum(conditional, axis=0)
             conditional, distance = project_columns_to_simplex(conditional / _nonzero(total)[None, :])
         lifted.append(conditional)
+        distances.append(distance)
     return Conditionals(
         (lifted[0], lifted[1], lifted[2]),
         weights[:, 0],
-        distance if categorical[2] else jnp.zeros_like(distance),
+        jnp.stack(distances),
         values[:rank],
         values[rank] if values.shape[0] > rank else jnp.zeros_like(values[0]),
         small.residual,

@@ -41,9 +41,7 @@ def reduced_conditionals(conditionals: Float[Array, "d k"]) -> Float[Array, "d1 
 
 
 @jax.jit
-def reduced_pseudoinverse(
-    frequencies: Float[Array, " d"], conditionals: Float[Array, "d k"]
-) -> Float[Array, " k"]:
+def reduced_pseudoinverse(frequencies: Float[Array, " d"], conditionals: Float[Array, "d k"]) -> Float[Array, " k"]:
     """Return the estimator that Lemma 3 is about: `z̃ = Õ⁺(μ̃ − O_{¬d,k})`, and the last entry so that all sum to one."""
     free = jnp.matmul(
         pseudoinverse(reduced_conditionals(conditionals)), frequencies[:-1] - conditionals[:-1, -1], precision="highest"

@@ -199,10 +199,7 @@ def _newton(
         em = _normalize(state.table * state.gradient, state.table)
         at_jump, at_em = objective.multiplier(jump), objective.multiplier(em)
         good = at_jump[1] >= state.value
-        table, gradient, value = jax.tree.map(
-            lambda a, b: jnp.where(good, a, b), (jump, *at_jump), (em, *at_em)
-        )
-        slack = jnp.where(good, slack, _START_SLACK)
+        table, gradient, value = jax.tree.map(lambda a, b: jnp.where(good, a, b), (jump, *at_jump), (em, *at_em))
         return _Interior(table, slack, gradient, value, state.num_iters + 2)
 
     start = _uniform(shape, dtype)
@@ -215,7 +212,9 @@ def _newton(
 def _curvature(weights: Array, conditionals: tuple[Array, ...]) -> Array:
     """Return `Oᵀ diag(weights) O`, `(K, K)` for `K = Π k`: each mode meets the products of two columns of `O_v`."""
     m, shape = len(conditionals), tuple(matrix.shape[1] for matrix in conditionals)
-    squares = tuple((matrix.T[:, None, :] * matrix.T[None, :, :]).reshape(-1, matrix.shape[0]) for matrix in conditionals)
+    squares = tuple(
+        (matrix.T[:, None, :] * matrix.T[None, :, :]).reshape(-1, matrix.shape[0]) for matrix in conditionals
+    )
     tensor = _apply(weights, squares).reshape([k for k in shape for _ in range(2)])
     tensor = jnp.transpose(tensor, (*range(0, 2 * m, 2), *range(1, 2 * m, 2)))
     return tensor.reshape(math.prod(shape), math.prod(shape))
@@ -247,9 +246,7 @@ def composite_likelihood_em(
     """
     _check(counts.shape, conditionals)
     transposed = tuple(matrix.T for matrix in conditionals)
-    objective = _objective(
-        lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts
-    )
+    objective = _objective(lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts)
     shape, tol = tuple(matrix.shape[1] for matrix in conditionals), _tolerance(tol, counts.dtype)
     if accelerate and math.prod(shape) <= _NEWTON_UP_TO:
         limit = jnp.asarray(max_iters, jnp.int32)

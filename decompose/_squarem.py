@@ -42,6 +42,8 @@ class Accelerated(NamedTuple):
     """The objective of `params`."""
     num_iters: Int[Array, ""]
     """EM steps, those of rejected jumps included."""
+    gain: Float[Array, ""]
+    """Rise of the objective in the last cycle; infinite before the first."""
     done: Bool[Array, ""]
     """Whether `params` are good enough."""
 
@@ -109,4 +111,4 @@ def accelerated_em(
     at = step(start)
     infinite, growth = jnp.full_like(at.objective, jnp.inf), jnp.full_like(at.objective, _GROWTH)
     last = lax.while_loop(unfinished, cycle if accelerate else plain, _State(start, at, infinite, growth, jnp.int32(1)))
-    return Accelerated(last.params, last.at.objective, last.num_iters, last.at.done)
+    return Accelerated(last.params, last.at.objective, last.num_iters, last.gain, last.at.done)

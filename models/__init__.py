@@ -3,7 +3,7 @@
 `sample`, `population_moments`, `fit`, `log_likelihood`, `posterior`, `refine`, and a NamedTuple of parameters.
 """
 
-from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, naive_bayes
+from latensor.models import gamma_poisson, gaussian_mixture, hidden_markov, mixed_membership, naive_bayes
 from latensor.models._partial import DependentMissingnessWarning, Dimensions
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Dimensions",
     "gamma_poisson",
     "gaussian_mixture",
+    "hidden_markov",
     "mixed_membership",
     "naive_bayes",
 ]

@@ -4,6 +4,15 @@ Every moment is a weighted sum over rows; its `row_weights` argument turns a boo
 re-weighting. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` and `…_operator` forms never do.
 """
 
+from latensor.moments._cross import (
+    CrossMoments,
+    contract_cross_moments,
+    count_table,
+    cross_moments,
+    spread_view,
+    table_moments,
+    view_features,
+)
 from latensor.moments._cumulants import (
     ContractedCumulants,
     Cumulants,
@@ -13,15 +22,6 @@ from latensor.moments._cumulants import (
     second_cumulant,
     second_cumulant_diagonal,
     second_cumulant_operator,
-)
-from latensor.moments._cross import (
-    CrossMoments,
-    contract_cross_moments,
-    count_table,
-    cross_moments,
-    spread_view,
-    table_moments,
-    view_features,
 )
 from latensor.moments._dirichlet import (
     correct_dirichlet,
@@ -50,8 +50,11 @@ from latensor.moments._moments import Moments, contract_third
 from latensor.moments._observed import Centred, centre, joint_observation_rates, observation_rates, residuals, spread
 from latensor.moments._rows import as_float, average_weights, map_over_rows, sum_over_rows
 from latensor.moments._sequences import (
+    WINDOW,
     Sequences,
     contract_sequence_moments,
+    count_distinct,
+    distinct_triples,
     flatten_sequences,
     pair_product,
     sequence_moments,
@@ -60,6 +63,7 @@ from latensor.moments._sequences import (
 from latensor.moments._variables import Variables, categorical_variables, category_rows
 
 __all__ = [
+    "WINDOW",
     "Centred",
     "ContractedCumulants",
     "CrossMoments",
@@ -83,10 +87,12 @@ __all__ = [
     "correct_dirichlet",
     "correct_gamma_poisson",
     "correct_gaussian",
+    "count_distinct",
     "count_table",
     "cross_moments",
     "cumulants",
     "dirichlet_cross_moments",
+    "distinct_triples",
     "document_first_moment",
     "document_moments",
     "document_second_moment",

@@ -42,9 +42,7 @@ def _blocks(arrays: Any, floats_per_row: int, overlap: int = 0) -> tuple[int, in
     return block, num_blocks, num_left, cut
 
 
-def sum_over_rows(
-    function: Callable[..., Any], arrays: tuple[Any, ...], floats_per_row: int, overlap: int = 0
-) -> Any:
+def sum_over_rows(function: Callable[..., Any], arrays: tuple[Any, ...], floats_per_row: int, overlap: int = 0) -> Any:
     """Return the sum of `function(*blocks)` over blocks of rows of `arrays`.
 
     `function` maps blocks of rows to sums over those rows, an array or a tree of them. A loop walks over the blocks in

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from latensor.moments._cross import (
@@ -102,9 +103,7 @@ def contract_sequence_moments(
 
     padded = jnp.pad(weights, (0, WINDOW - 1))
     width = directions.shape[1] ** 2
-    return average_sums(
-        sum_over_rows(block, (x, padded), floats_per_row=width, overlap=WINDOW - 1), jnp.sum(weights)
-    )
+    return average_sums(sum_over_rows(block, (x, padded), floats_per_row=width, overlap=WINDOW - 1), jnp.sum(weights))
 
 
 def pair_product(
@@ -114,3 +113,30 @@ def pair_product(
     views = _views(x)
     row, column = (0, shift) if shift > 0 else (-shift, 0)
     return spread_view(views[row], weights[:, None] * view_features(views[column], vectors), vectors.shape[0])
+
+
+def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array, Array]:
+    """Return the windows' codes in order, their weights, and whether each differs from the one before it."""
+    codes = tuple(jnp.where(weights > 0, part, -1) for part in (x[:-2], x[1:-1], x[2:]))
+    *codes, weights = lax.sort((*codes, weights), num_keys=3)
+    differs = jnp.zeros(weights.shape[0] - 1, bool)
+    for part in codes:
+        differs = differs | (part[1:] != part[:-1])
+    return tuple(codes), weights, jnp.concatenate([jnp.zeros(1, bool), differs])
+
+
+@jax.jit
+def count_distinct(x: Int[Array, " N"], weights: Float[Array, " windows"]) -> Int[Array, ""]:
+    """Return the number of distinct triples of symbols."""
+    return 1 + jnp.sum(_sorted_triples(x, weights)[2], dtype=jnp.int32)
+
+
+def distinct_triples(
+    x: Int[Array, " N"], weights: Float[Array, " windows"], size: int
+) -> tuple[tuple[Array, Array, Array], Float[Array, " size"]]:
+    """Return the distinct triples with the sums of their weights, in `size` places, as many as there are or more."""
+    codes, weights, differs = _sorted_triples(x, weights)
+    place = jnp.cumsum(differs.astype(jnp.int32))
+    counts = jnp.zeros(size, weights.dtype).at[place].add(weights, mode="drop")
+    kept = tuple(jnp.full(size, -1, part.dtype).at[place].set(part, mode="drop") for part in codes)
+    return (kept[0], kept[1], kept[2]), counts
