@@ -3,9 +3,9 @@
     M₁₂ = O₁ diag(π) O₂ᵀ,   M₁₃ = O₁ diag(π) O₃ᵀ,   M₂₃ = O₂ diag(π) O₃ᵀ,   M₁₂₃ = Σ_h π_h o₁ₕ⊗o₂ₕ⊗o₃ₕ
 
 Each view is reduced to the k directions that it shares with the others; in that space the moments are made symmetric
-(`decompose_views`) and decomposed, and everything is carried back. Scales come from first moments: with `o₃ₕ` known up to
-a factor `s_h`, regression gives the columns of the other views up to `π_h/s_h`, and both factors are what reproduces the
-means. Third moments, the noisiest, decide on directions alone.
+(`decompose_views`) and decomposed, and everything is carried back. Scales come from first moments: with `o₃ₕ` known up
+to a factor `s_h`, regression gives the columns of the other views up to `π_h/s_h`, and both factors are what reproduces
+the means. Third moments, the noisiest, decide on directions alone.
 
 A categorical view is measured in units of `√p(x)`, in which the sampling noise of all entries is alike: words that are
 a thousand times rarer than others do not drown. Exact moments give exact conditionals either way.

@@ -1,7 +1,8 @@
 """How much the pseudoinverse loses: asymptotic variances of the two estimators of hidden marginals.
 
-With `m` modes flattened into one, `μ = O z`, `O (d, k)`. The last entries of `μ` and `z` follow from the others:
-`μ̃ = Õ z̃ + O_{¬d,k}`, `Õ = O_{¬d,¬k} − O_{¬d,k} 1ᵀ`. From n independent draws of `μ`, `√n (ẑ̃ − z̃)` is asymptotically normal with
+With `m` modes flattened into one, `μ = O z`, `O (d, k)`. The last entries of `μ` and `z` follow from the others: `μ̃ =
+Õ z̃ + O_{¬d,k}`, `Õ = O_{¬d,¬k} − O_{¬d,k} 1ᵀ`. From n independent draws of `μ`, `√n (ẑ̃ − z̃)` is asymptotically
+normal with
 
     Σ^pi = Õ⁺ (D̃ − μ̃μ̃ᵀ) Õ⁺ᵀ                     for ẑ̃ = Õ⁺(μ̂̃ − O_{¬d,k}),
     Σ^cl = (Õᵀ (D̃⁻¹ + d̃⁻¹ 11ᵀ) Õ)⁻¹              for the maximum of the likelihood,

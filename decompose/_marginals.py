@@ -170,8 +170,8 @@ def _newton(
     """Maximize by EM with Newton jumps through the interior.
 
     Without the constraint on the sum, `L(Z) − Σ Z` over `Z ≥ 0` has the same maximum. A primal-dual interior point step
-    for it, with slacks `S` for the multipliers of `Z ≥ 0`, solves `(H + diag(S/Z)) δ = Oᵀ(M/OZ) − 1 + μ/Z`. Boundaries and
-    flat directions, where EM crawls, cost it a few steps more. A step that would lower `L` is replaced by EM's.
+    for it, with slacks `S` for the multipliers of `Z ≥ 0`, solves `(H + diag(S/Z)) δ = Oᵀ(M/OZ) − 1 + μ/Z`. Boundaries
+    and flat directions, where EM crawls, cost it a few steps more. A step that would lower `L` is replaced by EM's.
     """
     size, dtype = math.prod(shape), objective.weights.dtype
     eps = float(jnp.finfo(dtype).eps)
@@ -232,8 +232,8 @@ def composite_likelihood_em(
     """Maximize the composite likelihood of a table over the joint distributions of hidden variables.
 
     Args:
-      counts: `(d₁, …, d_m)`, counts or frequencies of the views; negative entries, which noisy moments may have, count as
-        zero, and the rest is scaled to sum to one.
+      counts: `(d₁, …, d_m)`, counts or frequencies of the views; negative entries, which noisy moments may have, count
+        as zero, and the rest is scaled to sum to one.
       conditionals: `O_v (d_v, k_v)`, `P(x_v | h_v)`, one matrix a mode; columns sum to one.
       tol: the gap at which to stop; default 1e-6, or what float32 can resolve.
       max_iters: limit on the EM steps.

@@ -1,9 +1,9 @@
 """EM, accelerated: squared extrapolation that never lets the objective fall.
 
-An EM step moves in the right direction and, near a flat or bounded optimum, hardly at all. From two steps
-`θ₀ → θ₁ → θ₂`, with `r = θ₁ − θ₀` and `v = (θ₂ − θ₁) − r`, SQUAREM jumps to `θ₀ + 2s r + s² v`, `s = |r|/|v|`: a secant
-estimate of where the steps lead. The jump is taken where the objective there is no lower than at `θ₁`, else `θ₁` is; the
-EM step that follows begins from there. Two EM steps a jump.
+An EM step moves in the right direction and, near a flat or bounded optimum, hardly at all. From two steps `θ₀ → θ₁ →
+θ₂`, with `r = θ₁ − θ₀` and `v = (θ₂ − θ₁) − r`, SQUAREM jumps to `θ₀ + 2s r + s² v`, `s = |r|/|v|`: a secant estimate
+of where the steps lead. The jump is taken where the objective there is no lower than at `θ₁`, else `θ₁` is; the EM step
+that follows begins from there. Two EM steps a jump.
 
 Source: Varadhan, Roland (2008), Simple and globally convergent methods for accelerating the convergence of any EM
 algorithm.
@@ -97,7 +97,8 @@ def accelerated_em(
         jump = jax.tree.map(lambda p, r, v: p + 2 * stride * r + stride**2 * v, state.params, change, bend)
         jump = feasible(jump, second)
         at_jump = step(jump)
-        # A jump that is no good leaves the first of the two steps, which is known: no step is computed for nothing else.
+        # A jump that is no good leaves the first of the two steps, which is known: no step is computed for nothing
+        # else.
         good = at_jump.objective >= at_first.objective
         params, at = jax.tree.map(lambda a, b: jnp.where(good, a, b), (jump, at_jump), (first, at_first))
         longest = jnp.where(far & good, _GROWTH * state.longest, state.longest)

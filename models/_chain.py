@@ -1,4 +1,4 @@
-"""Forward and backward through hidden Markov chains: exact, scaled at every step, in one pass or in many blocks at once.
+"""Forward and backward through hidden Markov chains: exact, scaled at every step, in one pass or in many blocks.
 
 All sequences lie end to end (`latensor.moments.Sequences`); where one begins the chain starts afresh. With `b_t[h]` the
 likelihood of observation t in state h, scaled so that the largest is one,
@@ -111,7 +111,7 @@ def _block_products(chain: Chain, blocks: _Blocks) -> tuple[Float[Array, "B k k"
 
 
 def _combine(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the product of matrices `diag(eˢ) R`, with rows of `R` that sum to one, in the same form, up to a factor."""
+    """Return the product of matrices `diag(eˢ) R`, rows of `R` summing to one, in the same form, up to a factor."""
     rows, logs = one
     next_rows, next_logs = two
     top = jnp.max(next_logs, axis=-1, keepdims=True)

@@ -135,11 +135,11 @@ def check_params(params: Any) -> HiddenMarkov:
     else:
         emission, variance = check_probabilities("params.emission", params.emission, 2), None
     k = initial.shape[0]
-    if transition.shape != (k, k) or emission.shape[1] != k or (variance is not None and variance.shape != emission.shape):
+    shapes = [part.shape for part in (initial, transition, emission, variance) if part is not None]
+    if shapes != [(k,), (k, k), *[(emission.shape[0], k)] * (len(shapes) - 2)]:
         raise ValueError(
-            f"params: expected initial (k,), transition (k, k), emission (d, k) and, for real vectors, variance (d, k); "
-            f"got shapes {initial.shape}, {transition.shape}, {emission.shape}"
-            + ("" if variance is None else f" and {variance.shape}")
+            "params: expected initial (k,), transition (k, k), emission (d, k) and, for real vectors, variance (d, k); "
+            f"got shapes {', '.join(map(str, shapes))}"
         )
     return HiddenMarkov(initial, transition, emission, variance)
 

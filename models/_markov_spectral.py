@@ -1,19 +1,19 @@
 """The method of moments for hidden Markov models: conditionals, then marginals, then the likelihood of windows.
 
-The middle of three neighbours has three views, independent given its state `h₂`: the observation before it, its own, and
-the one after. `O = E[x₂ | h₂]` follows from their moments (`conditionals_from_views`). Pairs `x₁, x₂` are then exclusive
-views of `h₁, h₂` with the same `O`, and give `Z = P(h₁, h₂)`: row-normalized, the transitions.
+The middle of three neighbours has three views, independent given its state `h₂`: the observation before it, its own,
+and the one after. `O = E[x₂ | h₂]` follows from their moments (`conditionals_from_views`). Pairs `x₁, x₂` are then
+exclusive views of `h₁, h₂` with the same `O`, and give `Z = P(h₁, h₂)`: row-normalized, the transitions.
 
 Where the triple table is small it is formed; else every view is projected to the k directions that carry the pair
-moments, as the data go by. Real vectors are standardized and joined by a constant, so that `k − 1` dimensions are enough
-for `k` states, and by their squares where even those are too few.
+moments, as the data go by. Real vectors are standardized and joined by their squares and a constant: states with
+one mean and two variances differ too, and `d` dimensions can tell `2d + 1` states apart.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from latensor.decompose import (
     Conditionals,
@@ -64,8 +64,8 @@ class Spectral(NamedTuple):
 def neighbour_conditionals(key: Array, moments: CrossMoments, options: Options, categorical: bool) -> Conditionals:
     """Return the conditionals of three neighbours given the middle one's state.
 
-    The first two views are carried over to the third, which takes the pseudoinverse of `M₁₂`. In any other order it would
-    be that of `M₁₃`, two transitions apart, whose last singular values drown in the noise first.
+    The first two views are carried over to the third, which takes the pseudoinverse of `M₁₂`. In any other order it
+    would be that of `M₁₃`, two transitions apart, whose last singular values drown in the noise first.
     """
     return conditionals_from_views(
         key,
@@ -116,7 +116,8 @@ def table_spectral(key: Array, moments: CrossMoments, noise: Array, options: Opt
 def _pair_basis(key: Array, x: Array, weights: Array, scale: Array, rank: int) -> Float[Array, "d k"]:
     """Return the k directions that carry most of the pair moments of neighbours, in the units `scale`.
 
-    Those of `M M ᵀ + MᵀM` for `M = M₁₂` scaled; both have the columns of `O`. Two products and their adjoints at a time.
+    Those of `M M ᵀ + MᵀM` for `M = M₁₂` scaled; both have the columns of `O`. Two products and their adjoints at a
+    time.
     """
     share = weights / jnp.sum(weights)
 
@@ -162,24 +163,22 @@ def list_spectral(key: Array, x: Array, weights: Array, num_symbols: int, option
     return Spectral(HiddenMarkov(initial, transition, emission), found.weights, gap, found, noise)
 
 
-def real_features(x: Float[Array, "N d"], valid: Array, num_components: int) -> tuple[Array, Array, Array]:
-    """Return standardized observations with a constant, and with squares where k needs them; their means and scales."""
+def real_features(x: Float[Array, "N d"], valid: Bool[Array, " N"]) -> tuple[Array, Array, Array]:
+    """Return standardized observations, their squares and a constant; and the means and scales."""
     weight = valid.astype(x.dtype) / jnp.maximum(jnp.sum(valid), 1)
     mean = jnp.sum(weight[:, None] * x, axis=0)
     rows = jnp.where(valid[:, None], x - mean[None, :], 0)
     scale = jnp.sqrt(jnp.sum(weight[:, None] * rows * rows, axis=0))
     scale = jnp.where(scale > 0, scale, 1)
     rows = rows / scale[None, :]
-    parts = [rows, jnp.ones((x.shape[0], 1), x.dtype)]
-    if num_components > x.shape[1] + 1:
-        parts.insert(1, rows * rows - 1)
-    return jnp.concatenate(parts, axis=1), mean, scale
+    constant = jnp.ones((x.shape[0], 1), x.dtype)
+    return jnp.concatenate([rows, rows * rows - 1, constant], axis=1), mean, scale
 
 
 def real_spectral(key: Array, x: Array, valid: Array, weights: Array, options: Options) -> Spectral:
     """Recover the model from real vectors."""
     d, k = x.shape[1], options.num_components
-    features, mean, scale = real_features(x, valid, k)
+    features, mean, scale = real_features(x, valid)
     key_basis, key_views = jax.random.split(key)
     size = features.shape[1]
     basis = jnp.eye(size, dtype=x.dtype)

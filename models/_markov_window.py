@@ -5,8 +5,8 @@
 
 with `π` the distribution of a window's first state. The triples of a sequence under this model are a composite
 likelihood: its maximum is consistent, uses all that the triple table tells where the spectral step uses its leading
-directions, and costs nothing that grows with the length of the data once the triples have been counted. From the spectral
-start EM ends near the global maximum; from random ones it often does not.
+directions, and costs nothing that grows with the length of the data once the triples have been counted. From the
+spectral start EM ends near the global maximum; from random ones it often does not.
 
 Expected counts are parameters times derivatives: `θ ∂L/∂θ`, for every multinomial in a polynomial with positive
 coefficients (Baum, Eagon 1967). `A`, `O` and `B` take their derivatives from a dense table by three matrix products, or
@@ -158,8 +158,8 @@ def polish_best(
 ) -> Accelerated:
     """Run EM on a table from a start and, all at once, from random ones; the likeliest goes on.
 
-    A spectral start is as good as the last singular value of the pair moment is clear of the noise. Where it is not, two
-    states have nearly the same past and future, and more starts are worth their small cost.
+    A spectral start is as good as the last singular value of the pair moment is clear of the noise. Where it is not,
+    two states have nearly the same past and future, and more starts are worth their small cost.
     """
     if num_starts == 1:
         return polish_symbols(table, start, tol, max_iters)
@@ -190,7 +190,7 @@ def polish_reals(
     tol: float | Array,
     max_iters: int | Array,
 ) -> Accelerated:
-    """Run EM on all windows of real vectors, weights summing to one. `O(N (d k + k²))` a step, no step after another."""
+    """Run EM on all windows of real vectors, weights summing to one. `O(N (d k + k²))` a step."""
 
     def step(params: HiddenMarkov) -> Evaluation:
         values, logs = likelihoods(params, x)

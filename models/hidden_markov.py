@@ -5,11 +5,11 @@
     x_t | h_t = j ~ N(O[:, j], diag(V[:, j]))  real vectors: means O (d, k), variances V (d, k)
 
 `fit` needs no starting point and one pass over the data: the moments of three neighbours give `O` by a tensor
-decomposition, their pairs give `T` by a convex likelihood, and EM on the table of triples, whose cost does not grow with
-the data, takes most of what is then missing. `refine` is Baum–Welch from there.
+decomposition, their pairs give `T` by a convex likelihood, and EM on the table of triples, whose cost does not grow
+with the data, takes most of what is then missing. `refine` is Baum–Welch from there.
 
-Sequences are symbols `(time,)`, one or several end to end with their `lengths`; or `(sequences, time)`, shorter ones padded
-at the end. Real vectors have an axis more.
+Sequences are symbols `(time,)`, one or several end to end with their `lengths`; or `(sequences, time)`, shorter ones
+padded at the end. Real vectors have an axis more.
 
 Identifiable when the columns of `O` and the rows of `T` are linearly independent and all states occur.
 
@@ -29,7 +29,7 @@ from latensor.decompose import Evaluation, Status, accelerated_em, status_if, wo
 from latensor.models._chain import BLOCK_LENGTH, forward, forward_backward
 from latensor.models._checks import check_integer, check_key, check_option, check_row_weights, is_concrete
 from latensor.models._em import em_limits
-from latensor.models._markov import Fit, HiddenMarkov, chain_of, feasible, is_real, reestimate
+from latensor.models._markov import Fit, HiddenMarkov, chain_of, feasible, reestimate
 from latensor.models._markov_checks import Data, check_pair, check_params, check_sequences, check_windows
 from latensor.models._markov_fit import fit_sequences, fit_tables
 from latensor.models._markov_spectral import MARGINALS, METHODS, Options
@@ -132,9 +132,7 @@ def _options(
     if not isinstance(polish, bool):
         raise ValueError(f"polish: expected True or False; got {polish!r}")
     num_restarts = check_integer("num_restarts", num_restarts, 1)
-    return Options(
-        num_components, marginals, polish, method, num_restarts, check_integer("num_starts", num_starts, 1)
-    )
+    return Options(num_components, marginals, polish, method, num_restarts, check_integer("num_starts", num_starts, 1))
 
 
 def fit_moments(
@@ -196,8 +194,8 @@ def fit(
       key: a random key, for the restarts.
       x: symbols, integers `(time,)` or `(sequences, time)`; or real vectors `(time, d)` or `(sequences, time, d)`.
       num_components: number of states, at most the number of symbols, or `2d + 1` for real vectors.
-      lengths: of the sequences: those that lie end to end in `(time,)`, or the part of each row of `(sequences, time)` that
-        is not padding. Sequences of one or two observations have no triple (see `Fit.num_dropped`); their first
+      lengths: of the sequences: those that lie end to end in `(time,)`, or the part of each row of `(sequences, time)`
+        that is not padding. Sequences of one or two observations have no triple (see `Fit.num_dropped`); their first
         observation still counts for `initial`.
       marginals: how pairs of states follow from pairs of observations: by their `"likelihood"`, or by the
         `"pseudoinverse"`, linear and less efficient.
@@ -210,9 +208,9 @@ def fit(
         the last of `Fit.singular_values` is not clear of the noise; one is enough where it is.
 
     Returns:
-      `Fit`. Where there are few sequences their first observations say little, and `initial` is drawn to the distribution
-      over all windows. Under `jit` or `vmap` values are not checked: symbols out of range are not observed, and `status`
-      tells what went wrong.
+      `Fit`. Where there are few sequences their first observations say little, and `initial` is drawn to the
+      distribution over all windows. Under `jit` or `vmap` values are not checked: symbols out of range are not
+      observed, and `status` tells what went wrong.
 
     Cost: one pass over symbols where `num_symbols³` is at most twice the data; else some twenty passes, `O(n k³)`, and
     sixty over the distinct triples.
@@ -228,9 +226,7 @@ def fit(
     check_windows(data, options.num_components)
     row_weights = check_row_weights(row_weights, data.num_sequences)
     triples = None if data.num_symbols is None else _num_triples(data)
-    return fit_sequences(
-        key, data.x, data.lengths, row_weights, options, data.batched, data.num_symbols, triples
-    )
+    return fit_sequences(key, data.x, data.lengths, row_weights, options, data.batched, data.num_symbols, triples)
 
 
 def _block_length(form: str) -> int | None:
@@ -265,8 +261,8 @@ def log_likelihood(
       form: `"sequential"`, one step after the other; or `"associative"`, many blocks at once and a scan over them, for
         accelerators. `"auto"` is sequential on CPUs.
 
-    A symbol that no state can emit costs 87 nats in float32, 708 in float64; a step that is impossible costs 69 and 461.
-    Never −∞ or NaN.
+    A symbol that no state can emit costs 87 nats in float32, 708 in float64; a step that is impossible costs 69 and
+    461. Never −∞ or NaN.
 
     """
     params, data = check_pair(params, x, lengths)
@@ -278,9 +274,7 @@ def _shaped(flat: Array, data_x: Array, batched: bool) -> Array:
 
 
 @partial(jax.jit, static_argnames=("batched", "block_length"))
-def _posterior(
-    params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, block_length: int | None
-) -> Array:
+def _posterior(params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, block_length: int | None) -> Array:
     sequences = flatten_sequences(x, lengths, batched)
     chain, _ = chain_of(params, sequences)
     states = forward_backward(chain, sequences.valid.astype(chain.likelihoods.dtype), block_length).posterior
@@ -389,7 +383,8 @@ def refine(
       row_weights: a weight for each sequence (default: equal).
       tol: stop where two steps gain less than this, relative to the log-likelihood; default 1e-7.
       max_iters: limit on the steps.
-      accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is Baum–Welch as it stands.
+      accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is Baum–Welch as it
+        stands.
       form: of the recursions; see `log_likelihood`.
 
     Returns:

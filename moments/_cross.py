@@ -2,8 +2,9 @@
 
     M₁₂ = E[x₁⊗x₂],  M₁₃ = E[x₁⊗x₃],  M₂₃ = E[x₂⊗x₃],  M₁₂₃ = E[x₁⊗x₂⊗x₃]
 
-A view is a vector of category codes `(n,)`, which stand for indicators `e_x`, or a table of real vectors `(n, d)`. Where
-the views are independent given the hidden variable `h` and `O_v = E[x_v | h]`, these are `O₁ diag(π) O₂ᵀ` and so on.
+A view is a vector of category codes `(n,)`, which stand for indicators `e_x`, or a table of real vectors `(n, d)`.
+Where the views are independent given the hidden variable `h` and `O_v = E[x_v | h]`, these are `O₁ diag(π) O₂ᵀ` and so
+on.
 
 Dense tables are for small `d`. For large `d` everything is contracted with directions `(d, r)` as the rows go by: an
 indicator times a matrix is a row of it, so that a view costs a gather and the triple moment `O(n r³)`. Code below zero,
@@ -195,8 +196,8 @@ def contract_cross_moments(
 ) -> CrossMoments:
     """Return the moments of `W₁ᵀx₁`, `W₂ᵀx₂`, `W₃ᵀx₃`, never forming those of the views themselves.
 
-    Arguments as for `cross_moments`; `directions` are `(d, r)`, one matrix a view. Cost `O(n r³)` after gathers for codes,
-    `O(n (d r + r³))` for real vectors, in blocks of rows.
+    Arguments as for `cross_moments`; `directions` are `(d, r)`, one matrix a view. Cost `O(n r³)` after gathers for
+    codes, `O(n (d r + r³))` for real vectors, in blocks of rows.
     """
     views, sizes = (x1, x2, x3), tuple(w.shape[0] for w in directions)
     _view_sizes(views, sizes)

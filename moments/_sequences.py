@@ -118,11 +118,12 @@ def pair_product(
 def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array, Array]:
     """Return the windows' codes in order, their weights, and whether each differs from the one before it."""
     codes = tuple(jnp.where(weights > 0, part, -1) for part in (x[:-2], x[1:-1], x[2:]))
-    *codes, weights = lax.sort((*codes, weights), num_keys=3)
+    one, two, three, weights = lax.sort((*codes, weights), num_keys=3)
+    codes = (one, two, three)
     differs = jnp.zeros(weights.shape[0] - 1, bool)
     for part in codes:
         differs = differs | (part[1:] != part[:-1])
-    return tuple(codes), weights, jnp.concatenate([jnp.zeros(1, bool), differs])
+    return codes, weights, jnp.concatenate([jnp.zeros(1, bool), differs])
 
 
 @jax.jit
