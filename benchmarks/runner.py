@@ -8,7 +8,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 
 import benchmarks
 
-_SHARED = {"runner", "plotting", "partial_data", "membership_data"}
+_SHARED = {"runner", "plotting", "partial_data", "membership_data", "hmm_data"}
 
 
 class BenchmarkError(Exception):
@@ -84,6 +85,17 @@ def names() -> list[str]:
 def summary(name: str) -> str:
     """Return the first line of a benchmark's docstring."""
     return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").strip().splitlines()[0]
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Switch JAX to float64 for a while."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 def measure(function: Callable[[], Any], repeats: int = 5) -> tuple[Timing, Any]:

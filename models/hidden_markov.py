@@ -35,7 +35,7 @@ from latensor.models._markov_fit import fit_sequences, fit_tables
 from latensor.models._markov_spectral import MARGINALS, METHODS, Options
 from latensor.models._sampling import inverse_cdf
 from latensor.models._viterbi import viterbi_path
-from latensor.moments import CrossMoments, count_distinct, flatten_sequences, window_weights
+from latensor.moments import CrossMoments, Sequences, count_distinct, flatten_sequences, window_weights
 
 __all__ = [
     "Fit",
@@ -235,14 +235,20 @@ def _block_length(form: str) -> int | None:
     return None if sequential else BLOCK_LENGTH
 
 
+def _sum_by_sequence(steps: Float[Array, " N"], sequences: Sequences, num_sequences: int) -> Float[Array, " sequences"]:
+    """Return the sum over each sequence's own steps; around their mean, so that running totals stay small in
+    float32.""" valid = sequences.valid.astype(steps.dtype) mean = jnp.sum(valid * steps) / jnp.maximum(jnp.sum(valid),
+    1) parts = jnp.stack([jnp.where(sequences.valid, steps - mean, 0), valid], axis=1) sums = jax.ops.segment_sum(parts,
+    sequences.owner, num_sequences) return sums[:, 0] + mean * sums[:, 1]
+
+
 @partial(jax.jit, static_argnames=("batched", "num_sequences", "block_length"))
 def _log_likelihood(
     params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, num_sequences: int, block_length: int | None
 ) -> Float[Array, " sequences"]:
     sequences = flatten_sequences(x, lengths, batched)
     chain, logs = chain_of(params, sequences)
-    steps = jnp.where(sequences.valid, forward(chain, block_length) + logs, 0)
-    return jax.ops.segment_sum(steps, sequences.owner, num_sequences)
+    return _sum_by_sequence(forward(chain, block_length) + logs, sequences, num_sequences)
 
 
 def log_likelihood(
@@ -298,10 +304,9 @@ def _viterbi(params: HiddenMarkov, x: Array, lengths: Array | None, batched: boo
     sequences = flatten_sequences(x, lengths, batched)
     chain, logs = chain_of(params, sequences)
     states, steps = viterbi_path(chain)
-    steps = jnp.where(sequences.valid, steps + logs, 0)
     return Path(
         _shaped(jnp.where(sequences.valid, states, -1), x, batched),
-        jax.ops.segment_sum(steps, sequences.owner, num_sequences),
+        _sum_by_sequence(steps + logs, sequences, num_sequences),
     )
 
 
