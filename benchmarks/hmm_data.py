@@ -1,4 +1,4 @@
-"""Hidden Markov models and their sequences, drawn by NumPy, and the error of an estimate: what several benchmarks share."""
+"""Random hidden Markov models, drawn by NumPy."""
 
 import jax.numpy as jnp
 import numpy as np

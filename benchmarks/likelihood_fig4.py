@@ -27,7 +27,7 @@ from latensor.moments import CrossMoments, table_moments
 
 _STATES, _SYMBOLS = 2, (3, 5, 6)
 _METHODS = ("pseudoinverse", "projected", "likelihood")
-_NOISE = (*tuple(float(f"{10.0 ** (-power) * factor:g}") for power in (5, 4, 3, 2) for factor in (1, 3)), 0.1)
+_NOISE = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 _COUNTS = (10**3, 10**4, 10**5, 10**6)
 _LOOKS = {"pseudoinverse": ("grey", "--"), "projected": ("orange", "-"), "likelihood": ("blue", "-")}
 

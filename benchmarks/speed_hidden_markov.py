@@ -3,12 +3,10 @@
 Claims, each on 5 random models with k = 5 states and d = 20 symbols (rows of transitions and emissions Dirichlet(0.5))
 and one sequence of 200,000 tokens, warm, in one process, checks of the input included:
 
-- `fit` is at least 100 times faster than hmmlearn's `CategoricalHMM(n_iter=100)`, on each; its emissions are nearer to
-the
-  truth on at least 3;
-- `refine` from `fit`, the time of `fit` included, reaches hmmlearn's log-likelihood on each (within 1e-5, relative) in
-at
-  most a tenth of its time.
+- `fit` is at least 100 times faster than hmmlearn's `CategoricalHMM(n_iter=100)`, on each; its emissions are nearer
+  to the truth on at least 3;
+- `refine` from `fit`, the time of `fit` included, reaches hmmlearn's log-likelihood on each (within 1e-5, relative)
+  in at most a tenth of its time.
 
 And `fit` on 2,000,000 tokens with d = 10,000 symbols and k = 20 states needs less than 3 GB in all, and time that grows
 linearly with the tokens.

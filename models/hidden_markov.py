@@ -236,10 +236,12 @@ def _block_length(form: str) -> int | None:
 
 
 def _sum_by_sequence(steps: Float[Array, " N"], sequences: Sequences, num_sequences: int) -> Float[Array, " sequences"]:
-    """Return the sum over each sequence's own steps; around their mean, so that running totals stay small in
-    float32.""" valid = sequences.valid.astype(steps.dtype) mean = jnp.sum(valid * steps) / jnp.maximum(jnp.sum(valid),
-    1) parts = jnp.stack([jnp.where(sequences.valid, steps - mean, 0), valid], axis=1) sums = jax.ops.segment_sum(parts,
-    sequences.owner, num_sequences) return sums[:, 0] + mean * sums[:, 1]
+    """Return the sum over each sequence's own steps; around their mean, so that running totals stay small."""
+    valid = sequences.valid.astype(steps.dtype)
+    mean = jnp.sum(valid * steps) / jnp.maximum(jnp.sum(valid), 1)
+    parts = jnp.stack([jnp.where(sequences.valid, steps - mean, 0), valid], axis=1)
+    sums = jax.ops.segment_sum(parts, sequences.owner, num_sequences)
+    return sums[:, 0] + mean * sums[:, 1]
 
 
 @partial(jax.jit, static_argnames=("batched", "num_sequences", "block_length"))
