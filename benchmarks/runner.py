@@ -19,7 +19,7 @@ import numpy as np
 
 import benchmarks
 
-_SHARED = {"runner", "plotting", "partial_data", "membership_data", "hmm_data"}
+_SHARED = {"runner", "plotting", "partial_data", "membership_data"}
 
 
 class BenchmarkError(Exception):
