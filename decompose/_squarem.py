@@ -48,12 +48,28 @@ class Accelerated(NamedTuple):
     """Whether `params` are good enough."""
 
 
+# What the next step is taken from: the start, the point after the last one, or a jump.
+_START, _NEXT, _JUMP = 0, 1, 2
+
+
 class _State(NamedTuple):
     params: Any
     at: Evaluation
-    gain: Float[Array, ""]
+    """The step from `params`."""
+    ahead: Any
+    """The point one step ahead of `params`, where a jump is being tried."""
+    at_ahead: Evaluation
+    candidate: Any
+    """What the next step is taken from."""
+    phase: Int[Array, ""]
+    stride: Float[Array, ""]
     longest: Float[Array, ""]
+    gain: Float[Array, ""]
     num_iters: Int[Array, ""]
+
+
+def _select(condition: Array, one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
 def _length(tree: Any) -> Array:
@@ -83,10 +99,8 @@ def accelerated_em(
     def unfinished(state: _State) -> Array:
         return ~state.at.done & (state.gain > tol) & (state.num_iters < max_iters)
 
-    def cycle(state: _State) -> _State:
-        first = state.at.updated
-        at_first = step(first)
-        second = at_first.updated
+    def extrapolate(state: _State, second: Params) -> tuple[Params, Array]:
+        first = state.candidate
         change = jax.tree.map(jnp.subtract, first, state.params)
         bend = jax.tree.map(lambda b, a, r: b - a - r, second, first, change)
         length = _length(bend)
@@ -95,21 +109,37 @@ def accelerated_em(
         stride = jnp.where(far, state.longest, _length(change) / jnp.where(far, 1, length))
         stride = jnp.maximum(stride, 1)
         jump = jax.tree.map(lambda p, r, v: p + 2 * stride * r + stride**2 * v, state.params, change, bend)
-        jump = feasible(jump, second)
-        at_jump = step(jump)
-        # A jump that is no good leaves the first of the two steps, which is known: no step is computed for nothing
-        # else.
-        good = at_jump.objective >= at_first.objective
-        params, at = jax.tree.map(lambda a, b: jnp.where(good, a, b), (jump, at_jump), (first, at_first))
-        longest = jnp.where(far & good, _GROWTH * state.longest, state.longest)
-        longest = jnp.where(good, longest, jnp.maximum(stride / _GROWTH, 1))
-        return _State(params, at, at.objective - state.at.objective, longest, state.num_iters + 2)
+        return feasible(jump, second), stride
 
-    def plain(state: _State) -> _State:
-        at = step(state.at.updated)
-        return _State(state.at.updated, at, at.objective - state.at.objective, state.longest, state.num_iters + 1)
+    def advance(state: _State) -> _State:
+        # One step a turn, wherever it is taken from: compiled once.
+        at = step(state.candidate)
+        known = state.phase != _NEXT if accelerate else jnp.asarray(True)
+        jumped = state.phase == _JUMP
+        # A jump that is no good leaves the point one step ahead, from which the step is known too.
+        good = ~jumped | (at.objective >= state.at_ahead.objective)
+        params, at_params = _select(good, (state.candidate, at), (state.ahead, state.at_ahead))
+        longest = jnp.where(good & (state.stride >= state.longest), _GROWTH * state.longest, state.longest)
+        longest = jnp.where(good, longest, jnp.maximum(state.stride / _GROWTH, 1))
+        gain = jnp.where(state.phase == _START, jnp.inf, at_params.objective - state.at.objective)
+        settled = _State(
+            params, at_params, params, at_params, at_params.updated, jnp.full_like(state.phase, _NEXT),
+            state.stride, jnp.where(jumped, longest, state.longest), gain, state.num_iters + 1,
+        )  # fmt: skip
+        if not accelerate:
+            return settled
+        jump, stride = extrapolate(state, at.updated)
+        trying = state._replace(
+            ahead=state.candidate, at_ahead=at, candidate=jump, phase=jnp.full_like(state.phase, _JUMP),
+            stride=stride, num_iters=state.num_iters + 1,
+        )  # fmt: skip
+        return _select(known, settled, trying)
 
-    at = step(start)
-    infinite, growth = jnp.full_like(at.objective, jnp.inf), jnp.full_like(at.objective, _GROWTH)
-    last = lax.while_loop(unfinished, cycle if accelerate else plain, _State(start, at, infinite, growth, jnp.int32(1)))
-    return Accelerated(last.params, last.at.objective, last.num_iters, last.gain, last.at.done)
+    blank = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(step, start))
+    one = jnp.ones_like(blank.objective)
+    phase = jnp.int32(_START)
+    first = _State(start, blank, start, blank, start, phase, one, _GROWTH * one, jnp.inf * one, jnp.int32(0))
+    last = lax.while_loop(unfinished, advance, first)
+    # Where the limit came while a jump was about to be tried, the point one step ahead is known to be better.
+    params, at = _select(last.phase == _JUMP, (last.ahead, last.at_ahead), (last.params, last.at))
+    return Accelerated(params, at.objective, last.num_iters, last.gain, at.done)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.decompose import Accelerated, Evaluation, accelerated_em
@@ -144,8 +143,8 @@ def polish_symbols(
     return _polish(step, start._replace(emission=divide_rows(lifted.T, emission.T).T), tol, max_iters)
 
 
-# Where several starts compete: steps of each, how many go on, and steps of those.
-_HEATS = ((40, 3), (120, 1))
+# Steps after which the likeliest of several starts is taken.
+_HEAT = 80
 
 
 def polish_best(
@@ -173,14 +172,10 @@ def polish_best(
         columns / jnp.sum(columns, axis=1, keepdims=True),
     )
     params = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), start, others)
-    num_iters = jnp.int32(0)
-    for steps, kept in _HEATS:
-        heat = jax.vmap(lambda params, steps=steps: polish_symbols(table, params, tol, steps))(params)
-        _, best = lax.top_k(heat.objective, min(kept, num_starts))
-        params = jax.tree.map(lambda part, best=best: part[best], heat.params)
-        num_iters = num_iters + jnp.max(heat.num_iters)
-    found = polish_symbols(table, jax.tree.map(lambda part: part[0], params), tol, max_iters)
-    return found._replace(num_iters=found.num_iters + num_iters)
+    heat = jax.vmap(lambda params: polish_symbols(table, params, tol, _HEAT))(params)
+    best = jnp.argmax(heat.objective)
+    found = polish_symbols(table, jax.tree.map(lambda part: part[best], heat.params), tol, max_iters)
+    return found._replace(num_iters=found.num_iters + jnp.max(heat.num_iters))
 
 
 def polish_reals(
