@@ -139,7 +139,8 @@ def conditionals_from_views(
     sign = jnp.where(other < 0, -1, 1)
     other, scale = sign * other, sign * scale
     lost = jnp.any(~(other * scale > 0))
-    columns = (u * sign / _nonzero(other), v * sign / _nonzero(other), w * sign / _nonzero(scale))
+    by_other, by_scale = (sign / _nonzero(other))[None, :], (sign / _nonzero(scale))[None, :]
+    columns = (u * by_other, v * by_other, w * by_scale)
     weights, _ = project_columns_to_simplex(jnp.maximum(other * scale, 0)[:, None])
 
     lifted, distances = [], []

@@ -67,15 +67,13 @@ def _check(counts_shape: tuple[int, ...], conditionals: tuple[Array, ...]) -> No
 def pseudoinverse_marginals(
     counts: Float[Array, "..."], conditionals: tuple[Float[Array, "_ _"], ...]
 ) -> Float[Array, "..."]:
-    """Return `M(O₁⁺, …, O_m⁺)` for a table of counts or frequencies, which is scaled to sum to one.
+    """Return `M(O₁⁺, …, O_m⁺)` for a table of frequencies; of counts it gives counts.
 
-    Exact where the table is; with noise, entries may be negative and need not sum to one. `O⁺` are pseudoinverses:
-    conditionals of real-valued views, with `M` the mean of their products, are as good (then nothing is scaled).
+    Exact where the table is; with noise, entries may be negative and need not sum to one. Conditional means of
+    real-valued views, with `M` the mean of their products, are as good.
     """
     _check(counts.shape, conditionals)
-    total = jnp.sum(counts)
-    frequencies = counts / jnp.where(total > 0, total, 1)
-    return _apply(frequencies, tuple(pseudoinverse(matrix) for matrix in conditionals))
+    return _apply(counts, tuple(pseudoinverse(matrix) for matrix in conditionals))
 
 
 def pseudoinverse(matrix: Float[Array, "d k"]) -> Float[Array, "k d"]:
@@ -106,10 +104,15 @@ class _Objective(NamedTuple):
 
 
 def _objective(
-    predict: Callable[[Array], Array], adjoint: Callable[[Array], Array], weights: Float[Array, "..."]
+    predict: Callable[[Array], Array],
+    adjoint: Callable[[Array], Array],
+    weights: Float[Array, "..."],
+    shape: tuple[int, ...],
 ) -> _Objective:
     finite = jnp.all(jnp.isfinite(weights))
-    weights = jnp.maximum(jnp.where(finite, weights, 1), 0)
+    # What no state can emit says nothing about them, and would make the gap look smaller than it is.
+    possible = predict(_uniform(shape, weights.dtype)) > 0
+    weights = jnp.where(possible, jnp.maximum(jnp.where(finite, weights, 1), 0), 0)
     total = jnp.sum(weights)
     return _Objective(predict, adjoint, weights / jnp.where(total > 0, total, 1), finite)
 
@@ -177,7 +180,7 @@ def _newton(
     eps = float(jnp.finfo(dtype).eps)
 
     def unfinished(state: _Interior) -> Array:
-        return (jnp.max(state.gradient) - 1 > tol) & (state.num_iters < max_iters)
+        return (jnp.max(state.gradient) - 1 > tol) & (state.num_iters + 1 < max_iters)
 
     def room(steps: Array) -> Array:
         """Return how far one may go so that nothing loses more than 95 %."""
@@ -233,7 +236,7 @@ def composite_likelihood_em(
 
     Args:
       counts: `(d₁, …, d_m)`, counts or frequencies of the views; negative entries, which noisy moments may have, count
-        as zero, and the rest is scaled to sum to one.
+        as zero, as do those that no state can emit, and the rest is scaled to sum to one.
       conditionals: `O_v (d_v, k_v)`, `P(x_v | h_v)`, one matrix a mode; columns sum to one.
       tol: the gap at which to stop; default 1e-6, or what float32 can resolve.
       max_iters: limit on the EM steps.
@@ -246,8 +249,10 @@ def composite_likelihood_em(
     """
     _check(counts.shape, conditionals)
     transposed = tuple(matrix.T for matrix in conditionals)
-    objective = _objective(lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts)
     shape, tol = tuple(matrix.shape[1] for matrix in conditionals), _tolerance(tol, counts.dtype)
+    objective = _objective(
+        lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts, shape
+    )
     if accelerate and math.prod(shape) <= _NEWTON_UP_TO:
         limit = jnp.asarray(max_iters, jnp.int32)
         return _newton(objective, lambda weights: _curvature(weights, conditionals), shape, tol, limit)
@@ -296,5 +301,5 @@ def composite_likelihood_em_samples(
         return jnp.matmul((ratio[:, None] * first).T, spread, precision="highest").reshape(shape)
 
     shape = tuple(part.shape[1] for part in likelihoods)
-    objective = _objective(predict, adjoint, weights)
+    objective = _objective(predict, adjoint, weights, shape)
     return _extrapolated(objective, shape, _tolerance(tol, weights.dtype), max_iters, accelerate)

@@ -159,16 +159,16 @@ def fit_moments(
     return fit_tables(key, moments, options)
 
 
-def _num_triples(data: Data) -> int | None:
+def _num_triples(data: Data, row_weights: Array | None) -> int | None:
     """Return `None` where the triple table is dense, else places for the distinct triples."""
     assert data.num_symbols is not None
     size = data.x.size
     if data.num_symbols**3 <= min(max(1 << 12, 2 * size), 1 << 26):
         return None
-    if not is_concrete(data.x, data.lengths):
+    if not is_concrete(data.x, data.lengths, row_weights):
         return max(size - 2, 1)
     sequences = flatten_sequences(data.x, data.lengths, data.batched)
-    found = int(count_distinct(sequences.x, window_weights(sequences, None, jnp.float32)))
+    found = int(count_distinct(sequences.x, window_weights(sequences, row_weights, jnp.dtype("float32"))))
     # A few sizes for all data: each compiles anew.
     step = 1 << max(found.bit_length() - 3, 8)
     return -(-found // step) * step
@@ -225,7 +225,7 @@ def fit(
     options = _options(num_components, limit, marginals, polish, method, num_restarts, num_starts)
     check_windows(data, options.num_components)
     row_weights = check_row_weights(row_weights, data.num_sequences)
-    triples = None if data.num_symbols is None else _num_triples(data)
+    triples = None if data.num_symbols is None else _num_triples(data, row_weights)
     return fit_sequences(key, data.x, data.lengths, row_weights, options, data.batched, data.num_symbols, triples)
 
 

@@ -97,6 +97,8 @@ def _view_sizes(
         raise ValueError(f"num_categories: expected one number or three; got {num_categories!r}")
     if len({view.shape[0] for view in views}) != 1:
         raise ValueError(f"x1, x2, x3: expected as many rows; got {', '.join(str(v.shape[0]) for v in views)}")
+    if views[0].shape[0] == 0:
+        raise ValueError("x1, x2, x3: expected at least one row; got none")
     sizes = []
     for place, (view, size) in enumerate(zip(views, named, strict=True), 1):
         if view.ndim not in (1, 2):

@@ -60,7 +60,8 @@ def flatten_sequences(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, ba
         return Sequences(x, jnp.arange(size) == 0, jnp.ones(size, bool), jnp.zeros(size, jnp.int32))
     ends = jnp.cumsum(lengths)
     marks = jnp.zeros(size, jnp.int32).at[ends - lengths].add(1, mode="drop")
-    return Sequences(x, marks > 0, jnp.arange(size) < ends[-1], jnp.cumsum(marks) - 1)
+    valid = jnp.arange(size) < ends[-1]
+    return Sequences(x, (marks > 0) & valid, valid, jnp.cumsum(marks) - 1)
 
 
 def window_weights(
@@ -74,6 +75,11 @@ def window_weights(
         inside = inside & known[:-2] & known[1:-1] & known[2:]
     weights = inside.astype(dtype)
     return weights if row_weights is None else weights * row_weights.astype(dtype)[sequences.owner[: 1 - WINDOW]]
+
+
+def _check_size(x: Array) -> None:
+    if x.shape[0] < WINDOW:
+        raise ValueError(f"x: expected at least {WINDOW} observations; got {x.shape[0]}")
 
 
 def _views(x: Array) -> tuple[Array, Array, Array]:
@@ -97,6 +103,7 @@ def contract_sequence_moments(
 
     Every observation is read once: a block of windows shares its features among the three views.
     """
+    _check_size(x)
 
     def block(rows: Array, weights: Array) -> object:
         return cross_sums(weights[: 1 - WINDOW], *_views(view_features(rows, directions)))
@@ -117,7 +124,8 @@ def pair_product(
 
 def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array, Array]:
     """Return the windows' codes in order, their weights, and whether each differs from the one before it."""
-    codes = tuple(jnp.where(weights > 0, part, -1) for part in (x[:-2], x[1:-1], x[2:]))
+    _check_size(x)
+    codes = tuple(jnp.where(weights > 0, part, -1) for part in _views(x))
     one, two, three, weights = lax.sort((*codes, weights), num_keys=3)
     codes = (one, two, three)
     differs = jnp.zeros(weights.shape[0] - 1, bool)
@@ -128,7 +136,7 @@ def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array,
 
 @jax.jit
 def count_distinct(x: Int[Array, " N"], weights: Float[Array, " windows"]) -> Int[Array, ""]:
-    """Return the number of distinct triples of symbols."""
+    """Return the number of places that `distinct_triples` needs: windows without weight share one."""
     return 1 + jnp.sum(_sorted_triples(x, weights)[2], dtype=jnp.int32)
 
 

@@ -1,0 +1,418 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from latensor.decompose import (
+    Status,
+    composite_likelihood_em,
+    composite_likelihood_em_samples,
+    pseudoinverse,
+    pseudoinverse_marginals,
+)
+from tests.helpers import largest, lowers
+
+# Modes, states and categories of each, and the number of problems: one compilation for all problems of a shape.
+SHAPES = {(1, 8, 30): 60, (2, 4, 12): 56, (3, 3, 8): 56, (2, 8, 30): 14, (3, 4, 10): 14}
+SMALL = (2, 4, 12)
+
+
+@functools.cache
+def problems(shape):
+    """Return counts, conditionals and the truth, `(problems, …)` each; half of the tables are exact.
+
+    Half of the entries of a truth are zero, so that the optima lie on the boundary.
+    """
+    m, k, d = shape
+    rng = np.random.default_rng([m, k, d])
+    counts, conditionals, truths = [], [], []
+    for number in range(SHAPES[shape]):
+        matrices = [rng.dirichlet(np.full(d, rng.uniform(0.3, 1)), k).T for _ in range(m)]
+        truth = rng.dirichlet(np.ones(k**m)) * (rng.random(k**m) < 0.5)
+        truth[rng.integers(k**m)] += 0.1
+        truth = (truth / truth.sum()).reshape([k] * m)
+        table = joint(truth, matrices)
+        if number % 2:
+            table = rng.multinomial(10 ** rng.integers(2, 5), table.reshape(-1)).reshape(table.shape).astype(float)
+        counts.append(table)
+        conditionals.append(matrices)
+        truths.append(truth)
+    return np.stack(counts), tuple(np.stack(part) for part in zip(*conditionals, strict=True)), np.stack(truths)
+
+
+def joint(table, matrices):
+    """Return `Z(O₁, …, O_m)`, one mode after the other."""
+    for matrix in matrices:
+        table = np.tensordot(table, matrix, axes=(0, 1))
+    return table
+
+
+def by_barrier(counts, matrices):
+    """Maximize `Σ w log(Oz)` over the simplex by a log barrier and Newton's method; return the maximum and its gap.
+
+    The barrier's optimum, scaled to sum to one, has a gap of at most `K t`; what is returned is computed anew. Products
+    of small matrices only: larger ones make BLAS start threads, which wait for each other where cores are few.
+    """
+    weights = np.maximum(counts, 0) / np.maximum(counts, 0).sum()
+    transposed = [matrix.T for matrix in matrices]
+    squares = [(matrix[:, :, None] * matrix[:, None, :]).reshape(len(matrix), -1).T for matrix in matrices]
+    shape, m = [matrix.shape[1] for matrix in matrices], len(matrices)
+    size = int(np.prod(shape))
+    z = np.full(shape, 1 / size)
+
+    def value(z):
+        return np.sum(weights[weights > 0] * np.log(joint(z, matrices)[weights > 0]))
+
+    def objective(z, t):
+        return value(z) - z.sum() + t * np.log(z).sum()
+
+    for t in 10.0 ** -np.arange(1, 10, 1.5) / size:
+        for _ in range(50):
+            fitted = joint(z, matrices)
+            gradient = z * joint(weights / fitted, transposed) - z + t  # of the logarithms of z
+            hessian = joint(weights / fitted**2, squares).reshape([k for k in shape for _ in range(2)])
+            hessian = hessian.transpose(*range(0, 2 * m, 2), *range(1, 2 * m, 2)).reshape(size, size)
+            hessian = z.reshape(-1, 1) * hessian * z.reshape(1, -1) + t * np.eye(size)
+            step = np.linalg.solve(hessian, gradient.reshape(-1)).reshape(shape)
+            decrement = np.sum(gradient * step)
+            if decrement < 1e-3 * t:
+                break
+            length = min(1, 0.95 / max(-step.min(), 0.95))
+            while objective(z * (1 + length * step), t) < objective(z, t) + 0.1 * length * decrement - 1e-15:
+                length /= 2
+            z = z * (1 + length * step)
+    z = z / z.sum()
+    return value(z), certificate(z, counts, matrices)
+
+
+def certificate(table, counts, matrices):
+    """Return by how much the likelihood can be larger elsewhere, at most."""
+    weights = np.maximum(counts, 0) / np.maximum(counts, 0).sum()
+    return np.max(joint(weights / joint(table, matrices), [matrix.T for matrix in matrices])) - 1
+
+
+def as_matrix(matrices):
+    """Return `O₁⊗…⊗O_m` itself."""
+    return functools.reduce(np.kron, matrices)
+
+
+def test_the_certificate_is_that_of_the_definition():
+    counts, conditionals, _ = problems(SMALL)
+    counts, matrices = counts[1], [part[1] for part in conditionals]
+    matrix, table = as_matrix(matrices), np.random.default_rng(0).dirichlet(np.ones(16))
+    weights = counts.reshape(-1) / counts.sum()
+    expected = np.max(matrix.T @ (weights / (matrix @ table))) - 1
+    assert certificate(table.reshape(4, 4), counts, matrices) == pytest.approx(expected)
+    best, gap = by_barrier(counts, matrices)
+    assert 0 <= gap < 1e-7
+    assert best - weights @ np.log(matrix @ table) <= expected
+
+
+def log_likelihood(table, counts, matrices):
+    weights = np.maximum(counts, 0) / np.maximum(counts, 0).sum()
+    seen = weights > 0
+    return np.sum(weights[seen] * np.log(joint(table, matrices)[seen]))
+
+
+def solve_all(counts, conditionals, **options):
+    """Solve a batch of problems with one compilation."""
+    found = jax.vmap(lambda c, o: composite_likelihood_em(c, o, **options))(
+        jnp.asarray(counts, float), tuple(jnp.asarray(part, float) for part in conditionals)
+    )
+    return jax.tree.map(np.asarray, found)
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_reaches_the_maximum_that_another_solver_certifies(shape, float64):
+    counts, conditionals, _ = problems(shape)
+    found = solve_all(counts, conditionals)
+    assert found.table.shape == (SHAPES[shape], *[shape[1]] * shape[0])
+    assert np.max(found.gap) <= 1e-6
+    assert np.all(found.status == Status.CONVERGED)
+    assert np.min(found.table) >= 0
+    np.testing.assert_allclose(found.table.reshape(SHAPES[shape], -1).sum(axis=1), 1, atol=1e-12)
+    for number in range(SHAPES[shape]):
+        matrices = [part[number] for part in conditionals]
+        best, gap = by_barrier(counts[number], matrices)
+        assert gap < 1e-7
+        honest = log_likelihood(found.table[number], counts[number], matrices)
+        assert found.log_likelihood[number] == pytest.approx(honest, abs=1e-11)
+        assert honest == pytest.approx(best, abs=1e-6)
+
+
+def test_there_are_two_hundred_problems_and_optima_on_the_boundary():
+    assert sum(SHAPES.values()) == 200
+    for shape in SHAPES:
+        assert np.mean(problems(shape)[2] == 0) > 0.3
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 30), (2, 4, 12)])
+def test_takes_a_fifth_of_the_iterations_of_em(shape, float64):
+    counts, conditionals, _ = problems(shape)
+    fast = solve_all(counts, conditionals)
+    slow = solve_all(counts[:20], [part[:20] for part in conditionals], accelerate=False, max_iters=20_000)
+    assert np.all((slow.gap <= 1e-6) | (slow.num_iters == 20_000))
+    assert np.median(fast.num_iters[:20] / slow.num_iters) <= 0.2
+
+
+def test_em_is_em(float64):
+    """A few steps by hand; the first evaluation is counted too."""
+    counts, conditionals, _ = problems(SMALL)
+    found = solve_all(counts, conditionals, accelerate=False, max_iters=4)
+    for number in range(3):
+        matrix = as_matrix([part[number] for part in conditionals])
+        weights = counts[number].reshape(-1) / counts[number].sum()
+        z = np.full(matrix.shape[1], 1 / matrix.shape[1])
+        for _ in range(3):
+            z = z * (matrix.T @ (weights / (matrix @ z)))
+        np.testing.assert_allclose(found.table[number].reshape(-1), z, atol=1e-13)
+        assert found.gap[number] == pytest.approx(np.max(matrix.T @ (weights / (matrix @ z))) - 1)
+    assert np.all(found.num_iters == 4)
+    assert np.all(found.status == Status.MAX_ITERS)
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_the_likelihood_never_falls(accelerate, float64):
+    counts, conditionals, _ = problems(SMALL)
+    before = np.full(SHAPES[SMALL], -np.inf)
+    gains = []
+    for limit in (1, 3, 5, 7, 9, 11, 13, 21, 41):
+        found = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
+        assert np.max(found.num_iters) <= limit
+        assert np.min(found.log_likelihood - before) > -1e-14
+        gains.append(np.max(found.log_likelihood - before))
+        before = found.log_likelihood
+    assert gains[1] > 0.01
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+@pytest.mark.parametrize("limit", [1, 4, 7, 10])
+def test_stops_at_the_limit(limit, accelerate, float64):
+    counts, conditionals, _ = problems(SMALL)
+    found = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
+    assert limit - 1 <= np.min(found.num_iters)
+    assert np.max(found.num_iters) <= limit
+    assert np.all(found.status == Status.MAX_ITERS)
+
+
+def test_the_gap_bounds_what_is_missing(float64):
+    """At points that are not optimal yet."""
+    counts, conditionals, _ = problems(SMALL)
+    best = solve_all(counts, conditionals, tol=1e-10)
+    for limit in (1, 3, 9):
+        found = solve_all(counts, conditionals, accelerate=False, max_iters=limit)
+        missing = best.log_likelihood - found.log_likelihood
+        assert np.all(missing <= found.gap + 1e-12)
+        assert np.median(missing) > 1e-4
+
+
+def samples(shape, number=1):
+    """Return the likelihoods of the samples behind a table of counts, one row a sample."""
+    counts, conditionals, _ = problems(shape)
+    counts, matrices = counts[number], [part[number] for part in conditionals]
+    places = np.repeat(
+        np.stack(np.unravel_index(np.arange(counts.size), counts.shape)), counts.reshape(-1).astype(int), 1
+    )
+    return counts, matrices, [matrix[place] for matrix, place in zip(matrices, places, strict=True)]
+
+
+def as_arrays(parts):
+    return tuple(jnp.asarray(part, float) for part in parts)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 30), (2, 4, 12), (3, 3, 8)])
+def test_samples_give_what_their_table_gives(shape, float64):
+    counts, matrices, likelihoods = samples(shape)
+    found = composite_likelihood_em_samples(as_arrays(likelihoods), max_iters=5_000)
+    assert found.table.shape == (shape[1],) * shape[0]
+    assert found.gap <= 1e-6
+    best, _ = by_barrier(counts, matrices)
+    assert float(found.log_likelihood) == pytest.approx(best, abs=1e-6)
+    assert float(found.log_likelihood) == pytest.approx(log_likelihood(np.asarray(found.table), counts, matrices))
+
+
+def test_samples_with_weights_and_scales(float64):
+    """Rows of the table with counts as weights; a scale for each row shifts the likelihood and nothing else."""
+    counts, conditionals, _ = problems(SMALL)
+    counts, matrices = counts[3], [part[3] for part in conditionals]
+    places = np.unravel_index(np.arange(counts.size), counts.shape)
+    rows = [matrix[place] for matrix, place in zip(matrices, places, strict=True)]
+    scale = np.random.default_rng(0).uniform(0.01, 100, (2, counts.size, 1))
+    weights = counts.reshape(-1)
+    find = jax.jit(lambda rows: composite_likelihood_em_samples(rows, jnp.asarray(weights), tol=1e-9, max_iters=20_000))
+    plain, scaled = find(as_arrays(rows)), find(as_arrays([row * s for row, s in zip(rows, scale, strict=True)]))
+    best, _ = by_barrier(counts, matrices)
+    assert plain.gap <= 1e-9
+    assert float(plain.log_likelihood) == pytest.approx(best, abs=1e-7)
+    np.testing.assert_allclose(scaled.table, plain.table, atol=1e-6)
+    shift = np.sum(weights / weights.sum() * np.log(scale[0, :, 0] * scale[1, :, 0]))
+    assert float(scaled.log_likelihood - plain.log_likelihood) == pytest.approx(shift, abs=1e-7)
+
+
+def test_samples_never_lose_likelihood(float64):
+    """The extrapolated path, and EM as it stands."""
+    _, _, likelihoods = samples(SMALL)
+    likelihoods = as_arrays(likelihoods)
+    for accelerate in (True, False):
+        before = -np.inf
+        for limit in (1, 3, 5, 7, 9, 15, 31, 101):
+            found = composite_likelihood_em_samples(likelihoods, max_iters=limit, accelerate=accelerate)
+            assert int(found.num_iters) <= limit
+            assert float(found.log_likelihood) >= before - 1e-14
+            before = float(found.log_likelihood)
+    # What extrapolation is for.
+    fast, slow = (composite_likelihood_em_samples(likelihoods, max_iters=20_000, accelerate=a) for a in (True, False))
+    assert int(fast.num_iters) < 0.2 * int(slow.num_iters)
+
+
+def test_more_joint_states_than_newton_takes(float64):
+    rng = np.random.default_rng(7)
+    matrices = [rng.dirichlet(np.full(25, 0.2), 23).T for _ in range(2)]
+    truth = rng.dirichlet(np.full(23 * 23, 0.1)).reshape(23, 23)
+    counts = rng.multinomial(3000, joint(truth, matrices).reshape(-1)).reshape(25, 25)
+    found = composite_likelihood_em(jnp.asarray(counts, float), as_arrays(matrices), max_iters=20_000)
+    assert found.gap <= 1e-6
+    assert found.status == Status.CONVERGED
+    assert certificate(np.asarray(found.table), counts, matrices) == pytest.approx(float(found.gap), abs=1e-9)
+
+
+def test_negative_entries_count_as_zero(float64):
+    counts, conditionals, _ = problems(SMALL)
+    noisy = counts - 0.1 * counts.max(axis=(1, 2), keepdims=True) * np.random.default_rng(1).random(counts.shape)
+    assert np.mean(noisy < 0) > 0.1
+    found = solve_all(noisy, conditionals)
+    clipped = solve_all(5 * np.maximum(noisy, 0), conditionals)
+    np.testing.assert_allclose(found.table, clipped.table, atol=1e-6)
+    np.testing.assert_allclose(found.log_likelihood, clipped.log_likelihood, atol=1e-9)
+    assert np.max(found.gap) <= 1e-6
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_tables_of_nothing_and_nan_spoil_nothing(accelerate, float64):
+    counts, conditionals, _ = problems(SMALL)
+    clean = solve_all(counts, conditionals, accelerate=accelerate, max_iters=101)
+    broken = counts.copy()
+    broken[0], broken[1], broken[2, 0, 0], broken[3, 1, 1] = 0, -1, np.nan, np.inf
+    found = solve_all(broken, conditionals, accelerate=accelerate, max_iters=101)
+    assert found.status[:2].tolist() == [Status.CONVERGED] * 2
+    assert found.status[2:4].tolist() == [Status.NON_FINITE] * 2
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
+    np.testing.assert_allclose(found.table.sum(axis=(1, 2)), 1, atol=1e-12)
+    for many, one in zip(jax.tree.leaves(found), jax.tree.leaves(clean), strict=True):
+        np.testing.assert_array_equal(many[4:], one[4:])
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_a_category_that_no_state_emits_changes_nothing(accelerate, float64):
+    """Its likelihood is zero whatever the table is: the others decide, and the gap must be that of the others."""
+    counts, conditionals, _ = problems(SMALL)
+    counts, matrices = counts.copy(), [part.copy() for part in conditionals]
+    matrices[0][:, 0] = 0
+    matrices[0] /= matrices[0].sum(axis=1, keepdims=True)
+    counts[:, 0] = 0.1 * counts.sum(axis=(1, 2))[:, None] / counts.shape[2]
+    found = solve_all(counts, matrices, accelerate=accelerate, max_iters=2_001)
+    for number in range(10):
+        pair = [part[number] for part in matrices]
+        possible = [pair[0][1:], pair[1]]
+        best, _ = by_barrier(counts[number, 1:], possible)
+        missing = best - log_likelihood(found.table[number], counts[number, 1:], possible)
+        # As a share of all counts, of which these are a part.
+        missing *= counts[number, 1:].sum() / counts[number].sum()
+        assert missing <= found.gap[number] + 1e-9
+        assert missing <= 1e-6 or not accelerate
+
+
+def test_a_sample_that_no_state_emits_changes_nothing(float64):
+    """Densities that underflow, say."""
+    _, _, likelihoods = samples(SMALL)
+    rows = [np.concatenate([part, np.zeros((30, part.shape[1]))]) for part in likelihoods]
+    weights = np.ones(len(rows[0]))
+    weights[-30:] = 0
+    find = jax.jit(lambda w: composite_likelihood_em_samples(as_arrays(rows), w, max_iters=5_000))
+    without, found = find(jnp.asarray(weights)), find(jnp.asarray(np.ones(len(weights))))
+    assert without.gap <= 1e-6
+    assert float(found.gap) == pytest.approx(float(without.gap), abs=1e-6)
+    # The same maximum, up to what the gap allows: the likelihoods of the samples that can be.
+    fitted = [np.einsum("na,ab,nb->n", likelihoods[0], part.table, likelihoods[1]) for part in (without, found)]
+    assert np.mean(np.log(fitted[0]) - np.log(fitted[1])) < 2e-6
+
+
+def test_float32():
+    counts, conditionals, _ = problems(SMALL)
+    found = solve_all(counts, conditionals)
+    assert {leaf.dtype for leaf in (found.table, found.log_likelihood, found.gap)} == {np.dtype("float32")}
+    assert np.all(found.status == Status.CONVERGED)
+    assert np.max(found.gap) < 2e-5
+    best = [by_barrier(counts[number], [part[number] for part in conditionals])[0] for number in range(SHAPES[SMALL])]
+    np.testing.assert_allclose(found.log_likelihood, best, atol=5e-5)
+    _, _, likelihoods = samples(SMALL)
+    found = composite_likelihood_em_samples(as_arrays(likelihoods))
+    assert found.table.dtype == jnp.float32
+    assert float(found.log_likelihood) == pytest.approx(best[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 30), (2, 4, 12), (3, 3, 8)])
+def test_pseudoinverses_are_exact_on_exact_tables(shape, float64):
+    counts, conditionals, truths = problems(shape)
+    number = np.arange(0, 20, 2)  # the exact ones
+    scale = np.random.default_rng(2).uniform(1, 100, len(number)).reshape(-1, *[1] * shape[0])
+    found = jax.vmap(pseudoinverse_marginals)(
+        jnp.asarray(scale * counts[number]), as_arrays([part[number] for part in conditionals])
+    )
+    assert largest(found / scale - truths[number]) < 1e-9
+
+
+def test_pseudoinverses_of_different_views(float64):
+    """Different numbers of states and categories: no mode is taken for another."""
+    rng = np.random.default_rng(3)
+    matrices = [rng.dirichlet(np.ones(d), k).T for d, k in ((5, 2), (6, 3), (7, 4))]
+    truth = rng.dirichlet(np.ones(24)).reshape(2, 3, 4)
+    counts = jnp.asarray(joint(truth, matrices))
+    assert largest(pseudoinverse_marginals(counts, as_arrays(matrices)) - truth) < 1e-11
+    found = composite_likelihood_em(counts, as_arrays(matrices), tol=1e-13)
+    assert largest(found.table - truth) < 1e-5
+
+
+def test_pseudoinverses_of_real_views(float64):
+    """Conditional means, and the mean of products of the views: not a table of counts, and not to be scaled."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        matrices = [rng.normal(size=(d, 3)) for d in (5, 6)]
+        truth = rng.dirichlet(np.ones(9)).reshape(3, 3)
+        found = pseudoinverse_marginals(jnp.asarray(joint(truth, matrices)), as_arrays(matrices))
+        assert largest(found - truth) < 1e-11
+
+
+def test_pseudoinverse_leaves_dependent_columns_out(float64):
+    rng = np.random.default_rng(4)
+    matrix = rng.normal(size=(6, 3)) @ np.array([[1.0, 0, 1], [0, 1, 1], [0, 0, 0]])
+    np.testing.assert_allclose(pseudoinverse(jnp.asarray(matrix)), np.linalg.pinv(matrix, rcond=1e-10), atol=1e-12)
+
+
+def test_shapes_that_do_not_fit_are_named(no_type_checks):
+    matrix = jnp.asarray(np.ones((4, 2)))
+    for function in (composite_likelihood_em, pseudoinverse_marginals):
+        with pytest.raises(ValueError, match=r"counts: expected shape \(4, 4\), .*; got \(4, 3\)"):
+            function(jnp.asarray(np.ones((4, 3))), (matrix, matrix))
+        with pytest.raises(ValueError, match=r"counts: expected shape \(4,\), .*; got \(4, 4\)"):
+            function(jnp.asarray(np.ones((4, 4))), (matrix,))
+        with pytest.raises(ValueError, match=r"conditionals: expected a tuple of matrices"):
+            function(jnp.asarray(np.ones(4)), (matrix[:, 0],))
+        with pytest.raises(ValueError, match=r"conditionals: expected a tuple of matrices"):
+            function(jnp.asarray(np.ones(())), ())
+    for likelihoods in ((matrix, matrix[:3]), ()):
+        with pytest.raises(ValueError, match=r"likelihoods: expected one matrix \(n, states\) for each mode"):
+            composite_likelihood_em_samples(likelihoods)
+
+
+def test_lowers_for_accelerators():
+    matrix = jnp.asarray(np.full((4, 2), 0.25, np.float32))
+    for accelerate in (True, False):
+        lowers(
+            lambda counts, a=accelerate: composite_likelihood_em(counts, (matrix, matrix), accelerate=a),
+            jnp.asarray(np.ones((4, 4), np.float32)),
+        )
+    lowers(lambda rows: composite_likelihood_em_samples((rows, rows)), matrix)
+    lowers(lambda counts: pseudoinverse_marginals(counts, (matrix,)), jnp.asarray(np.ones(4, np.float32)))
