@@ -193,7 +193,7 @@ def _newton(
         barrier = _CENTRING * jnp.sum(table * slack) / size
         # In units of the table itself nothing becomes large where an entry goes to zero.
         system = table[:, None] * hessian * table[None, :] + jnp.diag(table * slack)
-        system = system + eps * jnp.trace(system) / size * jnp.eye(size, dtype=dtype)
+        system = system + jnp.diag(eps * jnp.diagonal(system))
         step = jnp.linalg.solve(system, table * (state.gradient.reshape(size) - 1) + barrier)
         step = jnp.where(jnp.all(jnp.isfinite(step)), step, 0)
         change = barrier / (table * slack) - 1 - step  # of the slacks, relative

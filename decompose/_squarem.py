@@ -91,10 +91,11 @@ def accelerated_em(
       start: the first parameters.
       feasible: maps a jump, and the EM iterate that it starts from, to parameters that are allowed.
       tol: stop where a cycle of two steps raises the objective by no more than this.
-      max_iters: limit on the EM steps.
+      max_iters: limit on the EM steps; the first, from the start, tells its objective.
       accelerate: False takes the steps as they are.
 
     """
+    max_iters = jnp.maximum(max_iters, 1)  # the objective of the start is always told
 
     def unfinished(state: _State) -> Array:
         return ~state.at.done & (state.gain > tol) & (state.num_iters < max_iters)

@@ -4,7 +4,7 @@ All sequences lie end to end (`latensor.moments.Sequences`); where one begins th
 likelihood of observation t in state h, scaled so that the largest is one,
 
     forward    a_t ∝ b_t ∘ (Tᵀ a_{t−1}),   c_t its sum before it is scaled to one: P(x_t | x_{<t})
-    backward   β_{t−1} = T (b_t ∘ β_t) / c_t,   P(h_t | x) = a_t ∘ β_t.
+    backward   β_{t−1} ∝ T (b_t ∘ β_t),   P(h_t | x) ∝ a_t ∘ β_t.
 
 A chain of N steps is a product of N matrices, and products may be bracketed at will. The chain is cut into B blocks of
 length L; all blocks advance together, one step at a time, first each from every state (that is the product of its
@@ -83,13 +83,17 @@ def _product(matrix: Float[Array, "k k"], columns: Float[Array, "k ..."]) -> Flo
     return jnp.matmul(matrix, columns.reshape(columns.shape[0], -1), precision="highest").reshape(columns.shape)
 
 
+def _to_one(values: Float[Array, "k ..."], otherwise: Float[Array, "k ..."]) -> tuple[Array, Array]:
+    """Return values that sum to one over states, and their sum; `otherwise` where nothing is left of them."""
+    total = jnp.sum(values, axis=0)
+    return jnp.where(total[None] > 0, values / jnp.where(total > 0, total, 1)[None], otherwise), total
+
+
 def _advance(chain: Chain, state: Array, likelihood: Array, first: Array) -> tuple[Array, Array]:
     """Take one forward step of a batch of chains; return the states' probabilities, and the scale they had."""
     shape = (-1,) + (1,) * (state.ndim - 1)
     ahead = jnp.where(first, chain.initial.reshape(shape), _product(chain.transition.T, state))
-    weighted = ahead * likelihood
-    scale = jnp.sum(weighted, axis=0)
-    return weighted / scale[None], scale
+    return _to_one(ahead * likelihood, ahead)
 
 
 def _block_products(chain: Chain, blocks: _Blocks) -> tuple[Float[Array, "B k k"], Float[Array, "B k"]]:
@@ -174,14 +178,19 @@ def forward_backward(chain: Chain, weights: Float[Array, " N"], block_length: in
     previous = jnp.concatenate([before[None], filtered[:-1]])
 
     def step(back: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        likelihood, first, state, scale = inputs
-        posterior = state * back
-        # One but for rounding, which a million steps would add up.
-        total = jnp.sum(posterior, axis=0)[None]
-        posterior, arriving = posterior / total, likelihood * back / (scale[None] * total)
-        return jnp.where(first[None, :], 1, _product(chain.transition, arriving)), (posterior, arriving)
+        likelihood, first, state, previous = inputs
+        posterior, _ = _to_one(state * back, state)
+        seen = likelihood * back
+        onward = _product(chain.transition, seen)
+        # P(h_{t−1}, h_t | x) is `previous[i] T[i, j] arriving[j]`; its sum is `previous` times `onward`.
+        chance = jnp.sum(previous * onward, axis=0)[None]
+        arriving = jnp.where(chance > 0, seen / jnp.where(chance > 0, chance, 1), 0)
+        onward, _ = _to_one(onward, jnp.ones_like(onward))
+        return jnp.where(first[None, :], 1, onward), (posterior, arriving)
 
-    _, (posterior, arriving) = lax.scan(step, after, (blocks.likelihoods, blocks.first, filtered, scales), reverse=True)
+    _, (posterior, arriving) = lax.scan(
+        step, after, (blocks.likelihoods, blocks.first, filtered, previous), reverse=True
+    )
     # One product over all steps: a running total would lose small terms in float32.
     pairs = jnp.einsum("lib,ljb->ij", previous * blocks.weights[:, None, :], arriving, precision="highest")
     size = chain.first.shape[0]

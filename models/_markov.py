@@ -42,8 +42,8 @@ class Fit(NamedTuple):
     """After `fit`, how far the composite likelihood of the transitions is from its maximum, at most, before polishing;
     zero by the pseudoinverse and after `refine`."""
     log_likelihood: Float[Array, ""]
-    """After `fit`, that of a window of three, on average (NaN without polishing); after `refine`, that of the data in
-    all, before the last step."""
+    """After `fit`, that of a window of three, on average; for symbols, less that of the table itself, so that zero is a
+    perfect fit (NaN without polishing). After `refine`, that of all data."""
     simplex_distance: Float[Array, " k"]
     """After `fit`, how far the columns of `emission` were from the simplex before they were projected; else zeros."""
     singular_values: Float[Array, " k"]

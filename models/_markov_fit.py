@@ -119,12 +119,15 @@ def fit_sequences(
     share = weights / jnp.maximum(jnp.sum(weights), float(jnp.finfo(dtype).tiny))
     polished = None
     if num_symbols is None:
-        spectral = real_spectral(key_spectral, x, sequences.valid, weights, options)
+        tokens = sequences.valid.astype(dtype)
+        if row_weights is not None:
+            tokens = tokens * row_weights.astype(dtype)[sequences.owner]
+        spectral = real_spectral(key_spectral, x, tokens, weights, options)
         if options.polish:
             polished = polish_reals(x, share, spectral.params, _TOL, _LIST_STEPS)
     elif num_triples is None:
         moments, _ = sequence_moments(x, weights, num_symbols)
-        spectral = table_spectral(key_spectral, moments, noise_level(num_symbols, weights), options)
+        spectral = table_spectral(key_spectral, moments, noise_level(jnp.sum(moments.first[1] > 0), weights), options)
         polished = _polish_table(key_polish, moments.third, spectral, options)
     else:
         spectral = list_spectral(key_spectral, x, weights, num_symbols, options)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from latensor.decompose import (
     Conditionals,
@@ -90,7 +90,7 @@ def from_joint(joint: Float[Array, "k k"], otherwise: Float[Array, " k"]) -> tup
     return jnp.sum(joint, axis=1), divide_rows(joint, jnp.broadcast_to(otherwise[None, :], (k, k)))
 
 
-def noise_level(d: int, weights: Array) -> Array:
+def noise_level(d: int | Array, weights: Array) -> Array:
     """Return the size of the singular values of sampling noise, in units in which all entries have variance 1/n."""
     total, squares = jnp.sum(weights), jnp.sum(weights**2)
     number = total**2 / jnp.where(squares > 0, squares, 1)
@@ -103,8 +103,9 @@ def table_spectral(key: Array, moments: CrossMoments, noise: Array, options: Opt
     emission = found.conditionals[1]
     pairs, gap = moments.second[0], jnp.zeros((), emission.dtype)
     if options.marginals == "likelihood":
-        # Newton steps are cheap: as near to the maximum as the numbers go, so that exact moments stay exact.
-        tol = None if pairs.dtype == jnp.float32 else 1e-15
+        # Newton steps are cheap: in float64 all that are allowed, so that exact moments stay exact. Where a state is rare
+        # the gap is down to rounding long before its transitions are right.
+        tol = None if pairs.dtype == jnp.float32 else -1.0
         best = composite_likelihood_em(pairs, (emission, emission), tol=tol, max_iters=120)
         joint, gap = best.table, best.gap
     else:
@@ -159,15 +160,16 @@ def list_spectral(key: Array, x: Array, weights: Array, num_symbols: int, option
         inverse = pseudoinverse(emission * scale[:, None]) * scale[None, :]
         joint = to_simplex(contract_sequence_moments(x, weights, inverse.T).second[0])
     initial, transition = from_joint(joint, found.weights)
-    noise = noise_level(num_symbols, weights)
+    noise = noise_level(jnp.sum(usual > 0), weights)
     return Spectral(HiddenMarkov(initial, transition, emission), found.weights, gap, found, noise)
 
 
-def real_features(x: Float[Array, "N d"], valid: Bool[Array, " N"]) -> tuple[Array, Array, Array]:
+def real_features(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> tuple[Array, Array, Array]:
     """Return standardized observations, their squares and a constant; and the means and scales."""
-    weight = valid.astype(x.dtype) / jnp.maximum(jnp.sum(valid), 1)
+    total = jnp.sum(weights)
+    weight = weights / jnp.where(total > 0, total, 1)
     mean = jnp.sum(weight[:, None] * x, axis=0)
-    rows = jnp.where(valid[:, None], x - mean[None, :], 0)
+    rows = jnp.where(weight[:, None] > 0, x - mean[None, :], 0)
     scale = jnp.sqrt(jnp.sum(weight[:, None] * rows * rows, axis=0))
     scale = jnp.where(scale > 0, scale, 1)
     rows = rows / scale[None, :]
@@ -175,10 +177,10 @@ def real_features(x: Float[Array, "N d"], valid: Bool[Array, " N"]) -> tuple[Arr
     return jnp.concatenate([rows, rows * rows - 1, constant], axis=1), mean, scale
 
 
-def real_spectral(key: Array, x: Array, valid: Array, weights: Array, options: Options) -> Spectral:
+def real_spectral(key: Array, x: Array, token_weights: Array, weights: Array, options: Options) -> Spectral:
     """Recover the model from real vectors."""
     d, k = x.shape[1], options.num_components
-    features, mean, scale = real_features(x, valid)
+    features, mean, scale = real_features(x, token_weights)
     key_basis, key_views = jax.random.split(key)
     size = features.shape[1]
     basis = jnp.eye(size, dtype=x.dtype)

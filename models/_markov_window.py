@@ -137,7 +137,10 @@ def polish_symbols(
 
     emission = start.emission
     _, slope, _ = slopes(start)
-    usual = jnp.mean(emission, axis=1, keepdims=True)
+    if isinstance(counts, Triples):
+        usual = spread_view(counts.codes[1], counts.counts[:, None], emission.shape[0])
+    else:
+        usual = jnp.sum(counts, axis=(0, 2))[:, None]
     wanted = slope > _WANTED * jnp.sum(emission * slope, axis=0)[None, :]
     lifted = jnp.where((emission < _NO_CHANCE * usual) & wanted, _LIFT * usual, emission)
     return _polish(step, start._replace(emission=divide_rows(lifted.T, emission.T).T), tol, max_iters)

@@ -236,12 +236,15 @@ def _block_length(form: str) -> int | None:
 
 
 def _sum_by_sequence(steps: Float[Array, " N"], sequences: Sequences, num_sequences: int) -> Float[Array, " sequences"]:
-    """Return the sum over each sequence's own steps; around their mean, so that running totals stay small."""
-    valid = sequences.valid.astype(steps.dtype)
-    mean = jnp.sum(valid * steps) / jnp.maximum(jnp.sum(valid), 1)
-    parts = jnp.stack([jnp.where(sequences.valid, steps - mean, 0), valid], axis=1)
-    sums = jax.ops.segment_sum(parts, sequences.owner, num_sequences)
-    return sums[:, 0] + mean * sums[:, 1]
+    """Return the sum over each sequence's own steps; twice, since the first time the running total loses digits."""
+
+    def total(values: Array) -> Array:
+        return jax.ops.segment_sum(jnp.where(sequences.valid, values, 0), sequences.owner, num_sequences)
+
+    number = jnp.maximum(total(jnp.ones_like(steps)), 1)
+    mean = total(steps) / number
+    # Not `number * mean + …`, which the compiler would take for the value that the running total begins with.
+    return number * (mean + total(steps - mean[sequences.owner]) / number)
 
 
 @partial(jax.jit, static_argnames=("batched", "num_sequences", "block_length"))
@@ -305,7 +308,7 @@ def posterior(
 def _viterbi(params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, num_sequences: int) -> Path:
     sequences = flatten_sequences(x, lengths, batched)
     chain, logs = chain_of(params, sequences)
-    states, steps = viterbi_path(chain)
+    states, steps = viterbi_path(chain, sequences.valid)
     return Path(
         _shaped(jnp.where(sequences.valid, states, -1), x, batched),
         _sum_by_sequence(steps + logs, sequences, num_sequences),
@@ -389,7 +392,7 @@ def refine(
       lengths: likewise.
       row_weights: a weight for each sequence (default: equal).
       tol: stop where two steps gain less than this, relative to the log-likelihood; default 1e-7.
-      max_iters: limit on the steps.
+      max_iters: limit on the forward and backward passes; the first tells the likelihood of the start.
       accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is Baum–Welch as it
         stands.
       form: of the recursions; see `log_likelihood`.

@@ -40,6 +40,12 @@ class Sequences(NamedTuple):
     """The number of the sequence."""
 
 
+def _hide(x: Array, valid: Array) -> Array:
+    """Return observations with nothing at padding: no code, or zeros, whatever was there."""
+    seen = valid.reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.where(seen, x, -1 if jnp.issubdtype(x.dtype, jnp.integer) else 0).astype(x.dtype)
+
+
 def flatten_sequences(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, batched: bool) -> Sequences:
     """Lay sequences end to end.
 
@@ -53,15 +59,18 @@ def flatten_sequences(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, ba
         num_sequences, time = x.shape[:2]
         place = jnp.arange(num_sequences * time)
         owner, position = place // time, place % time
-        valid = jnp.ones(place.shape, bool) if lengths is None else position < lengths[owner]
-        return Sequences(x.reshape(num_sequences * time, *x.shape[2:]), (position == 0) & valid, valid, owner)
+        x = x.reshape(num_sequences * time, *x.shape[2:])
+        if lengths is None:
+            return Sequences(x, position == 0, jnp.ones(place.shape, bool), owner)
+        valid = position < lengths[owner]
+        return Sequences(_hide(x, valid), (position == 0) & valid, valid, owner)
     size = x.shape[0]
     if lengths is None:
         return Sequences(x, jnp.arange(size) == 0, jnp.ones(size, bool), jnp.zeros(size, jnp.int32))
     ends = jnp.cumsum(lengths)
     marks = jnp.zeros(size, jnp.int32).at[ends - lengths].add(1, mode="drop")
     valid = jnp.arange(size) < ends[-1]
-    return Sequences(x, (marks > 0) & valid, valid, jnp.cumsum(marks) - 1)
+    return Sequences(_hide(x, valid), (marks > 0) & valid, valid, jnp.cumsum(marks) - 1)
 
 
 def window_weights(
