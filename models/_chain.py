@@ -53,7 +53,6 @@ class _Blocks(NamedTuple):
 
     likelihoods: Float[Array, "L k B"]
     first: Bool[Array, "L B"]
-    weights: Float[Array, "L B"]
 
 
 def floor_probabilities(probabilities: Array) -> Array:
@@ -61,7 +60,7 @@ def floor_probabilities(probabilities: Array) -> Array:
     return jnp.maximum(probabilities, 1e-30 if probabilities.dtype == jnp.float32 else 1e-200)
 
 
-def _cut(chain: Chain, weights: Array, block_length: int | None) -> _Blocks:
+def _cut(chain: Chain, block_length: int | None) -> _Blocks:
     size, k = chain.likelihoods.shape
     length = size if block_length is None else min(block_length, size)
     num_blocks = -(-size // length)
@@ -70,7 +69,6 @@ def _cut(chain: Chain, weights: Array, block_length: int | None) -> _Blocks:
     return _Blocks(
         jnp.transpose(likelihoods.reshape(num_blocks, length, k), (1, 2, 0)),
         jnp.pad(chain.first, (0, extra)).reshape(num_blocks, length).T,
-        jnp.pad(weights, (0, extra)).reshape(num_blocks, length).T,
     )
 
 
@@ -156,7 +154,7 @@ def forward(chain: Chain, block_length: int | None = BLOCK_LENGTH) -> Float[Arra
 
     `block_length=None` goes through the whole chain step by step.
     """
-    blocks = _cut(chain, jnp.zeros(chain.first.shape, chain.likelihoods.dtype), block_length)
+    blocks = _cut(chain, block_length)
     before, _ = _boundaries(chain, blocks)
     _, scales = _filter(chain, blocks, before)
     return jnp.log(_join(scales, chain.first.shape[0]))
@@ -172,26 +170,26 @@ def forward_backward(chain: Chain, weights: Float[Array, " N"], block_length: in
       block_length: as for `forward`.
 
     """
-    blocks = _cut(chain, jnp.where(chain.first, 0, weights), block_length)
+    blocks = _cut(chain, block_length)
     before, after = _boundaries(chain, blocks)
     filtered, scales = _filter(chain, blocks, before)
     previous = jnp.concatenate([before[None], filtered[:-1]])
 
-    def step(back: Array, inputs: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        likelihood, first, state, previous = inputs
-        posterior, _ = _to_one(state * back, state)
-        seen = likelihood * back
-        onward = _product(chain.transition, seen)
-        # P(h_{t−1}, h_t | x) is `previous[i] T[i, j] arriving[j]`; its sum is `previous` times `onward`.
-        chance = jnp.sum(previous * onward, axis=0)[None]
-        arriving = jnp.where(chance > 0, seen / jnp.where(chance > 0, chance, 1), 0)
-        onward, _ = _to_one(onward, jnp.ones_like(onward))
-        return jnp.where(first[None, :], 1, onward), (posterior, arriving)
+    def step(back: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        likelihood, first = inputs
+        onward, _ = _to_one(_product(chain.transition, likelihood * back), jnp.ones_like(back))
+        return jnp.where(first[None, :], 1, onward), back
 
-    _, (posterior, arriving) = lax.scan(
-        step, after, (blocks.likelihoods, blocks.first, filtered, previous), reverse=True
-    )
-    # One product over all steps: a running total would lose small terms in float32.
-    pairs = jnp.einsum("lib,ljb->ij", previous * blocks.weights[:, None, :], arriving, precision="highest")
+    _, back = lax.scan(step, after, (blocks.likelihoods, blocks.first), reverse=True)
     size = chain.first.shape[0]
-    return Smoothed(jnp.log(_join(scales, size)), _join(posterior, size), pairs * chain.transition)
+    states, previous, back = _join(filtered, size), _join(previous, size), _join(back, size)
+    posterior = states * back
+    total = jnp.sum(posterior, axis=1, keepdims=True)
+    posterior = jnp.where(total > 0, posterior / jnp.where(total > 0, total, 1), states)
+    # P(h_{t−1}, h_t | x) is proportional to `previous[i] T[i, j] seen[j]`. One product over all steps: a running total
+    # would lose small terms in float32.
+    seen = chain.likelihoods * back
+    chance = jnp.sum(previous * jnp.matmul(seen, chain.transition.T, precision="highest"), axis=1)
+    share = jnp.where((chance > 0) & ~chain.first, weights / jnp.where(chance > 0, chance, 1), 0)
+    pairs = jnp.matmul((previous * share[:, None]).T, seen, precision="highest")
+    return Smoothed(jnp.log(_join(scales, size)), posterior, pairs * chain.transition)

@@ -23,6 +23,7 @@ from latensor.moments import (
     CrossMoments,
     distinct_triples,
     flatten_sequences,
+    sequence_lengths,
     sequence_moments,
     window_weights,
 )
@@ -110,8 +111,8 @@ def fit_sequences(
 ) -> Fit:
     """Estimate from sequences; `num_triples=None` for dense tables, `num_symbols=None` for real vectors."""
     key_spectral, key_polish = jax.random.split(key)
-    num_sequences, time = x.shape[:2] if batched else (1, x.shape[0])
-    sizes = jnp.full(num_sequences, time, jnp.int32) if lengths is None else lengths
+    sizes = sequence_lengths(x, lengths, batched)
+    starts = jnp.arange(sizes.shape[0]) * x.shape[1] if batched else jnp.cumsum(sizes) - sizes
     sequences = flatten_sequences(x, lengths, batched)
     x = sequences.x
     dtype = jnp.result_type(float) if num_symbols is not None else x.dtype
@@ -135,7 +136,6 @@ def fit_sequences(
             triples = Triples(*distinct_triples(x, share, num_triples))
             polished = polish_symbols(triples, spectral.params, _TOL, _LIST_STEPS)
     params = spectral.params if polished is None else polished.params
-    starts = jnp.arange(num_sequences) * time if batched else jnp.cumsum(sizes) - sizes
     some = (sizes > 0).astype(dtype) * (1 if row_weights is None else row_weights.astype(dtype))
     initial = first_states(params, x[jnp.minimum(starts, x.shape[0] - 1)], some)
     return _finish(spectral, polished, initial, jnp.sum(sizes < WINDOW, dtype=jnp.int32))

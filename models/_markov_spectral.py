@@ -103,8 +103,8 @@ def table_spectral(key: Array, moments: CrossMoments, noise: Array, options: Opt
     emission = found.conditionals[1]
     pairs, gap = moments.second[0], jnp.zeros((), emission.dtype)
     if options.marginals == "likelihood":
-        # Newton steps are cheap: in float64 all that are allowed, so that exact moments stay exact. Where a state is rare
-        # the gap is down to rounding long before its transitions are right.
+        # Newton steps are cheap: in float64 all that are allowed, so that exact moments stay exact. Where a state is
+        # rare the gap is down to rounding long before its transitions are right.
         tol = None if pairs.dtype == jnp.float32 else -1.0
         best = composite_likelihood_em(pairs, (emission, emission), tol=tol, max_iters=120)
         joint, gap = best.table, best.gap

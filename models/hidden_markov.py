@@ -35,7 +35,14 @@ from latensor.models._markov_fit import fit_sequences, fit_tables
 from latensor.models._markov_spectral import MARGINALS, METHODS, Options
 from latensor.models._sampling import inverse_cdf
 from latensor.models._viterbi import viterbi_path
-from latensor.moments import CrossMoments, Sequences, count_distinct, flatten_sequences, window_weights
+from latensor.moments import (
+    CrossMoments,
+    Sequences,
+    count_distinct,
+    flatten_sequences,
+    sequence_lengths,
+    window_weights,
+)
 
 __all__ = [
     "Fit",
@@ -235,25 +242,27 @@ def _block_length(form: str) -> int | None:
     return None if sequential else BLOCK_LENGTH
 
 
-def _sum_by_sequence(steps: Float[Array, " N"], sequences: Sequences, num_sequences: int) -> Float[Array, " sequences"]:
+def _sum_by_sequence(
+    steps: Float[Array, " N"], sequences: Sequences, lengths: Int[Array, " sequences"]
+) -> Float[Array, " sequences"]:
     """Return the sum over each sequence's own steps; twice, since the first time the running total loses digits."""
 
     def total(values: Array) -> Array:
-        return jax.ops.segment_sum(jnp.where(sequences.valid, values, 0), sequences.owner, num_sequences)
+        return jax.ops.segment_sum(jnp.where(sequences.valid, values, 0), sequences.owner, lengths.shape[0])
 
-    number = jnp.maximum(total(jnp.ones_like(steps)), 1)
+    number = jnp.maximum(lengths, 1).astype(steps.dtype)
     mean = total(steps) / number
     # Not `number * mean + …`, which the compiler would take for the value that the running total begins with.
     return number * (mean + total(steps - mean[sequences.owner]) / number)
 
 
-@partial(jax.jit, static_argnames=("batched", "num_sequences", "block_length"))
+@partial(jax.jit, static_argnames=("batched", "block_length"))
 def _log_likelihood(
-    params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, num_sequences: int, block_length: int | None
+    params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, block_length: int | None
 ) -> Float[Array, " sequences"]:
     sequences = flatten_sequences(x, lengths, batched)
     chain, logs = chain_of(params, sequences)
-    return _sum_by_sequence(forward(chain, block_length) + logs, sequences, num_sequences)
+    return _sum_by_sequence(forward(chain, block_length) + logs, sequences, sequence_lengths(x, lengths, batched))
 
 
 def log_likelihood(
@@ -277,7 +286,7 @@ def log_likelihood(
 
     """
     params, data = check_pair(params, x, lengths)
-    return _log_likelihood(params, data.x, data.lengths, data.batched, data.num_sequences, _block_length(form))
+    return _log_likelihood(params, data.x, data.lengths, data.batched, _block_length(form))
 
 
 def _shaped(flat: Array, data_x: Array, batched: bool) -> Array:
@@ -304,21 +313,21 @@ def posterior(
     return _posterior(params, data.x, data.lengths, data.batched, _block_length(form))
 
 
-@partial(jax.jit, static_argnames=("batched", "num_sequences"))
-def _viterbi(params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool, num_sequences: int) -> Path:
+@partial(jax.jit, static_argnames="batched")
+def _viterbi(params: HiddenMarkov, x: Array, lengths: Array | None, batched: bool) -> Path:
     sequences = flatten_sequences(x, lengths, batched)
     chain, logs = chain_of(params, sequences)
     states, steps = viterbi_path(chain, sequences.valid)
     return Path(
         _shaped(jnp.where(sequences.valid, states, -1), x, batched),
-        _sum_by_sequence(steps + logs, sequences, num_sequences),
+        _sum_by_sequence(steps + logs, sequences, sequence_lengths(x, lengths, batched)),
     )
 
 
 def viterbi(params: HiddenMarkov, x: ArrayLike, lengths: ArrayLike | None = None) -> Path:
     """Return the likeliest states of each sequence. Arguments as for `log_likelihood`."""
     params, data = check_pair(params, x, lengths)
-    return _viterbi(params, data.x, data.lengths, data.batched, data.num_sequences)
+    return _viterbi(params, data.x, data.lengths, data.batched)
 
 
 @partial(jax.jit, static_argnames=("batched", "block_length", "accelerate"))
@@ -391,7 +400,8 @@ def refine(
       x: sequences, as for `fit`; those of one or two observations count too.
       lengths: likewise.
       row_weights: a weight for each sequence (default: equal).
-      tol: stop where two steps gain less than this, relative to the log-likelihood; default 1e-7.
+      tol: stop where two steps gain less than this, relative to the log-likelihood; default 1e-8, or 1e-6 in
+        float32. Where states are hard to tell apart EM creeps: a smaller one gains some nats more, slowly.
       max_iters: limit on the forward and backward passes; the first tells the likelihood of the start.
       accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is Baum–Welch as it
         stands.
@@ -403,7 +413,7 @@ def refine(
     """
     params, data = check_pair(params, x, lengths)
     row_weights = check_row_weights(row_weights, data.num_sequences)
-    tol, max_iters = em_limits(1e-7 if tol is None else tol, max_iters, params.emission.dtype)
+    tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
     return _refine(
         params, data.x, data.lengths, row_weights, tol, max_iters, data.batched, _block_length(form), accelerate
     )

@@ -57,6 +57,7 @@ from latensor.moments._sequences import (
     distinct_triples,
     flatten_sequences,
     pair_product,
+    sequence_lengths,
     sequence_moments,
     window_weights,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "second_cumulant",
     "second_cumulant_diagonal",
     "second_cumulant_operator",
+    "sequence_lengths",
     "sequence_moments",
     "spread",
     "spread_view",

@@ -73,6 +73,12 @@ def flatten_sequences(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, ba
     return Sequences(_hide(x, valid), (marks > 0) & valid, valid, jnp.cumsum(marks) - 1)
 
 
+def sequence_lengths(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, batched: bool) -> Int[Array, " S"]:
+    """Return the length of each sequence; arguments as for `flatten_sequences`."""
+    num_sequences, time = x.shape[:2] if batched else (1, x.shape[0])
+    return jnp.full(num_sequences, time, jnp.int32) if lengths is None else lengths
+
+
 def window_weights(
     sequences: Sequences, row_weights: Float[Array, " S"] | None, dtype: jnp.dtype, num_categories: int | None = None
 ) -> Float[Array, " windows"]:
