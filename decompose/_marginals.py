@@ -142,7 +142,7 @@ def _marginals(objective: _Objective, table: Array, num_iters: Array, tol: Array
 
 
 def _extrapolated(
-    objective: _Objective, shape: tuple[int, ...], tol: Array, max_iters: int | Array, accelerate: bool
+    objective: _Objective, start: Float[Array, "..."], tol: Array, max_iters: int | Array, accelerate: bool
 ) -> Marginals:
     """Maximize by EM, extrapolated where asked for."""
 
@@ -154,7 +154,6 @@ def _extrapolated(
         return _normalize(jnp.maximum(jump, _LEAST_PART * back), back)
 
     # The gap alone decides: a gain too small to be seen in the objective may still be one in the gap.
-    start = _uniform(shape, objective.weights.dtype)
     found = accelerated_em(step, start, feasible, -jnp.inf, max_iters, accelerate=accelerate)
     return _marginals(objective, found.params, found.num_iters, tol)
 
@@ -168,7 +167,7 @@ class _Interior(NamedTuple):
 
 
 def _newton(
-    objective: _Objective, curvature: Callable[[Array], Array], shape: tuple[int, ...], tol: Array, max_iters: Array
+    objective: _Objective, curvature: Callable[[Array], Array], start: Float[Array, "..."], tol: Array, max_iters: Array
 ) -> Marginals:
     """Maximize by EM with Newton jumps through the interior.
 
@@ -176,7 +175,7 @@ def _newton(
     for it, with slacks `S` for the multipliers of `Z ≥ 0`, solves `(H + diag(S/Z)) δ = Oᵀ(M/OZ) − 1 + μ/Z`. Boundaries
     and flat directions, where EM crawls, cost it a few steps more. A step that would lower `L` is replaced by EM's.
     """
-    size, dtype = math.prod(shape), objective.weights.dtype
+    shape, size, dtype = start.shape, start.size, start.dtype
     eps = float(jnp.finfo(dtype).eps)
 
     def unfinished(state: _Interior) -> Array:
@@ -205,7 +204,6 @@ def _newton(
         table, gradient, value = jax.tree.map(lambda a, b: jnp.where(good, a, b), (jump, *at_jump), (em, *at_em))
         return _Interior(table, slack, gradient, value, state.num_iters + 2)
 
-    start = _uniform(shape, dtype)
     gradient, value = objective.multiplier(start)
     slack = jnp.maximum(1 - gradient, _START_SLACK)
     last = lax.while_loop(unfinished, iterate, _Interior(start, slack, gradient, value, jnp.int32(1)))
@@ -231,6 +229,7 @@ def composite_likelihood_em(
     tol: float | Float[Array, ""] | None = None,
     max_iters: int | Int[Array, ""] = 1_000,
     accelerate: bool = True,
+    start: Float[Array, "..."] | None = None,
 ) -> Marginals:
     """Maximize the composite likelihood of a table over the joint distributions of hidden variables.
 
@@ -242,6 +241,7 @@ def composite_likelihood_em(
       max_iters: limit on the EM steps.
       accelerate: jump ahead where that raises the likelihood: by Newton steps up to 512 joint states, by extrapolation
         beyond. False is EM as it stands.
+      start: a distribution `(k₁, …, k_m)` without zeros to begin from; default: the uniform one.
 
     Returns:
       `Marginals` with a `table (k₁, …, k_m)`. Cost `O(Π d · k)` a step.
@@ -253,10 +253,13 @@ def composite_likelihood_em(
     objective = _objective(
         lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts, shape
     )
+    begin = _uniform(shape, counts.dtype) if start is None else _normalize(start, _uniform(shape, counts.dtype))
+    if begin.shape != shape:
+        raise ValueError(f"start: expected shape {shape}, the states of the conditionals; got {begin.shape}")
     if accelerate and math.prod(shape) <= _NEWTON_UP_TO:
         limit = jnp.asarray(max_iters, jnp.int32)
-        return _newton(objective, lambda weights: _curvature(weights, conditionals), shape, tol, limit)
-    return _extrapolated(objective, shape, tol, max_iters, accelerate)
+        return _newton(objective, lambda weights: _curvature(weights, conditionals), begin, tol, limit)
+    return _extrapolated(objective, begin, tol, max_iters, accelerate)
 
 
 @partial(jax.jit, static_argnames="accelerate")
@@ -302,4 +305,5 @@ def composite_likelihood_em_samples(
 
     shape = tuple(part.shape[1] for part in likelihoods)
     objective = _objective(predict, adjoint, weights, shape)
-    return _extrapolated(objective, shape, _tolerance(tol, weights.dtype), max_iters, accelerate)
+    tol = _tolerance(tol, weights.dtype)
+    return _extrapolated(objective, _uniform(shape, weights.dtype), tol, max_iters, accelerate)

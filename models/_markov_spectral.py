@@ -36,6 +36,8 @@ from latensor.moments import (
 
 METHODS = ("tpm", "ojd0", "ojd1", "nojd0", "nojd1")
 MARGINALS = ("likelihood", "pseudoinverse")
+# So many roundings of the largest entry are nothing to speak of.
+_EXACT = 1e3
 # Bounds of a state's variance as parts of the overall one; beyond them the regression has found noise.
 _LEAST_SHARE, _MOST_SHARE = 0.01, 4.0
 
@@ -102,14 +104,17 @@ def table_spectral(key: Array, moments: CrossMoments, noise: Array, options: Opt
     found = neighbour_conditionals(key, moments, options, True)
     emission = found.conditionals[1]
     pairs, gap = moments.second[0], jnp.zeros((), emission.dtype)
+    linear = pseudoinverse_marginals(pairs, (emission, emission))
+    joint = to_simplex(linear)
     if options.marginals == "likelihood":
-        # Newton steps are cheap: in float64 all that are allowed, so that exact moments stay exact. Where a state is
-        # rare the gap is down to rounding long before its transitions are right.
-        tol = None if pairs.dtype == jnp.float32 else -1.0
-        best = composite_likelihood_em(pairs, (emission, emission), tol=tol, max_iters=120)
+        # Where the pseudoinverse explains the table to the last digits it is the maximum, and the likelihood's flatness
+        # is no matter. Else the way there begins in the middle, and ends where the gap says: what is flat stays even.
+        fitted = jnp.matmul(jnp.matmul(emission, joint, precision="highest"), emission.T, precision="highest")
+        exact = jnp.max(jnp.abs(fitted - pairs)) <= _EXACT * float(jnp.finfo(pairs.dtype).eps) * jnp.max(jnp.abs(pairs))
+        tiny = float(jnp.finfo(pairs.dtype).tiny)
+        start = jnp.where(exact, jnp.maximum(joint, tiny), 1 / joint.size)
+        best = composite_likelihood_em(pairs, (emission, emission), start=start)
         joint, gap = best.table, best.gap
-    else:
-        joint = to_simplex(pseudoinverse_marginals(pairs, (emission, emission)))
     initial, transition = from_joint(joint, found.weights)
     return Spectral(HiddenMarkov(initial, transition, emission), found.weights, gap, found, noise)
 
