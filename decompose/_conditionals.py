@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.decompose._simplex import project_columns_to_simplex
 from latensor.decompose._status import Status, check_rank, status_if, worst
-from latensor.decompose._views import decompose_views
+from latensor.decompose._views import decompose_views, times
 
 
 class Conditionals(NamedTuple):
@@ -117,19 +117,19 @@ def conditionals_from_views(
     # SVD waits for the first: batches of independent ones can wait for each other for ever on a CPU.
     left, values, right = jnp.linalg.svd(m12, full_matrices=False)
     bases = [left[:, :rank], right[:rank].T]
-    seen = jnp.concatenate([_times(bases[0].T, m13), _times(bases[1].T, m23)])
+    seen = jnp.concatenate([times(bases[0].T, m13), times(bases[1].T, m23)])
     bases.append(jnp.linalg.svd(seen, full_matrices=False)[2][:rank].T)
 
     down = [basis * scale[:, None] for basis, scale in zip(bases, inverse, strict=True)]
     small = decompose_views(
         key,
-        (_times(bases[0].T, m12, bases[1]), _times(bases[0].T, m13, bases[2]), _times(bases[1].T, m23, bases[2])),
+        (times(bases[0].T, m12, bases[1]), times(bases[0].T, m13, bases[2]), times(bases[1].T, m23, bases[2])),
         jnp.einsum("ijl,ia,jb,lc->abc", third, *down, optimize=True, precision="highest"),
         rank,
         method,
         num_restarts=num_restarts,
     )
-    means = [_times(w.T, mean[:, None])[:, 0] for w, mean in zip(down, first, strict=True)]
+    means = [times(w.T, mean[:, None])[:, 0] for w, mean in zip(down, first, strict=True)]
 
     # x₃'s columns are o₃ diag(s), those of the others o_v diag(π/s); means tell s and π/s. The decomposition gives no
     # sign: both factors are positive.
@@ -145,7 +145,7 @@ def conditionals_from_views(
 
     lifted, distances = [], []
     for basis, unit, column, kind in zip(bases, units, columns, categorical, strict=True):
-        conditional = _times(basis, column) * unit[:, None]
+        conditional = times(basis, column) * unit[:, None]
         distance = jnp.zeros(rank, third.dtype)
         if kind:
             total = jnp.sum(conditional, axis=0)
@@ -162,10 +162,3 @@ def conditionals_from_views(
         small.num_iters,
         worst(small.status, status_if(lost, Status.DEGENERATE), status_if(~finite, Status.NON_FINITE)),
     )
-
-
-def _times(*matrices: Array) -> Array:
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = jnp.matmul(product, matrix, precision="highest")
-    return product

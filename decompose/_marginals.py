@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.decompose._squarem import Evaluation, accelerated_em
 from latensor.decompose._status import Status, status_if, worst
+from latensor.decompose._views import pseudoinverse_of_rank
 
 # A jump leaves at least this part of what the EM step has: zero would stay zero for ever.
 _LEAST_PART = 0.01
@@ -78,10 +79,7 @@ def pseudoinverse_marginals(
 
 def pseudoinverse(matrix: Float[Array, "d k"]) -> Float[Array, "k d"]:
     """Return `(OᵀO)⁻¹Oᵀ`, without directions in which the columns are dependent."""
-    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
-    there = values > max(matrix.shape) * float(jnp.finfo(matrix.dtype).eps) * values[0]
-    inverse = jnp.where(there, 1 / jnp.where(there, values, 1), 0)
-    return jnp.matmul(right.T * inverse[None, :], left.T, precision="highest")
+    return pseudoinverse_of_rank(matrix, min(matrix.shape))[0]
 
 
 class _Objective(NamedTuple):

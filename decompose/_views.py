@@ -34,7 +34,7 @@ class ViewFactors(NamedTuple):
     status: Int[Array, ""]
 
 
-def _pseudoinverse(matrix: Float[Array, "m n"], rank: int) -> tuple[Float[Array, "n m"], Array]:
+def pseudoinverse_of_rank(matrix: Float[Array, "m n"], rank: int) -> tuple[Float[Array, "n m"], Array]:
     """Return the pseudoinverse of the best approximation of rank `rank`, and whether the rank is there."""
     left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
     floor = max(matrix.shape) * float(jnp.finfo(matrix.dtype).eps) * values[0]
@@ -43,7 +43,8 @@ def _pseudoinverse(matrix: Float[Array, "m n"], rank: int) -> tuple[Float[Array,
     return jnp.matmul(right[:rank].T * inverse[None, :], left[:, :rank].T, precision="highest"), jnp.all(usable)
 
 
-def _times(*matrices: Array) -> Array:
+def times(*matrices: Array) -> Array:
+    """Return the product of several matrices, from left to right."""
     product = matrices[0]
     for matrix in matrices[1:]:
         product = jnp.matmul(product, matrix, precision="highest")
@@ -80,9 +81,9 @@ def decompose_views(
     finite = jnp.all(jnp.isfinite(triple)) & jnp.all(jnp.isfinite(uv)) & jnp.all(jnp.isfinite(uw))
     finite = finite & jnp.all(jnp.isfinite(vw))
     uv, uw, vw, triple = (jnp.where(finite, part, 1) for part in (uv, uw, vw, triple))
-    inverse, there = _pseudoinverse(uv, rank)
-    carry_u, carry_v = _times(vw.T, inverse), _times(uw.T, inverse.T)
-    second = _times(carry_u, uv, carry_v.T)
+    inverse, there = pseudoinverse_of_rank(uv, rank)
+    carry_u, carry_v = times(vw.T, inverse), times(uw.T, inverse.T)
+    second = times(carry_u, uv, carry_v.T)
     second = (second + second.T) / 2
 
     whitening = whiten(second, rank)
@@ -91,7 +92,7 @@ def decompose_views(
     lengths = jnp.sqrt(jnp.maximum(whitening.eigenvalues, 0))
     basis = whitening.whitener if orthogonal else whitening.whitener * lengths[None, :]
     core = jnp.einsum(
-        "ijl,ia,jb,lc->abc", triple, _times(carry_u.T, basis), _times(carry_v.T, basis), basis, optimize=True
+        "ijl,ia,jb,lc->abc", triple, times(carry_u.T, basis), times(carry_v.T, basis), basis, optimize=True
     )
     if method == "tpm":
         pairs_found = power_method(key, core, rank, num_restarts, orthogonal=True)
@@ -102,12 +103,12 @@ def decompose_views(
         found = joint_diagonalization(jnp.moveaxis(core, -1, 0), method, key=key, num_projections=num_restarts)
         vectors, residual, num_iters, status = found.factors, found.residual, found.num_iters, found.status
     back = whitening.unwhitener if orthogonal else whitening.whitener * lengths[None, :]
-    w = _times(back, vectors)
+    w = times(back, vectors)
     total = jnp.sum(w, axis=0)
     w = w * jnp.where(total < 0, -1, 1)[None, :]
     # M_uw = U diag(η) Wᵀ: regression on W gives U, up to the scale of its columns.
-    inverse_w, _ = _pseudoinverse(w, rank)
-    u, v = _times(uw, inverse_w.T), _times(vw, inverse_w.T)
+    inverse_w, _ = pseudoinverse_of_rank(w, rank)
+    u, v = times(uw, inverse_w.T), times(vw, inverse_w.T)
     return ViewFactors(
         (u, v, w),
         jnp.where(finite, residual, jnp.nan),

@@ -3,7 +3,6 @@
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
@@ -178,13 +177,3 @@ def reorder(params: HiddenMarkov, order: Int[Array, " k"]) -> HiddenMarkov:
         params.emission[:, order],
         None if params.variance is None else params.variance[:, order],
     )
-
-
-def stationary(transition: Float[Array, "k k"], num_squarings: int = 20) -> Float[Array, " k"]:
-    """Return how often each state occurs in the long run: a row of a high power of the transition matrix."""
-
-    def square(_: Array | int, power: Array) -> Array:
-        power = jnp.matmul(power, power, precision="highest")
-        return power / jnp.sum(power, axis=1, keepdims=True)
-
-    return jnp.mean(jax.lax.fori_loop(0, num_squarings, square, transition), axis=0)

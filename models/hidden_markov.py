@@ -25,11 +25,11 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num
 
-from latensor.decompose import Evaluation, Status, accelerated_em, status_if, worst
+from latensor.models._baum_welch import baum_welch
 from latensor.models._chain import BLOCK_LENGTH, forward, forward_backward
 from latensor.models._checks import check_integer, check_key, check_option, check_row_weights, is_concrete
 from latensor.models._em import em_limits
-from latensor.models._markov import Fit, HiddenMarkov, chain_of, feasible, reestimate
+from latensor.models._markov import Fit, HiddenMarkov, chain_of
 from latensor.models._markov_checks import Data, check_pair, check_params, check_sequences, check_windows
 from latensor.models._markov_fit import fit_sequences, fit_tables
 from latensor.models._markov_spectral import MARGINALS, METHODS, Options
@@ -330,58 +330,6 @@ def viterbi(params: HiddenMarkov, x: ArrayLike, lengths: ArrayLike | None = None
     return _viterbi(params, data.x, data.lengths, data.batched)
 
 
-@partial(jax.jit, static_argnames=("batched", "block_length", "accelerate"))
-def _refine(
-    params: HiddenMarkov,
-    x: Array,
-    lengths: Array | None,
-    row_weights: Array | None,
-    tol: Array,
-    max_iters: Array,
-    batched: bool,
-    block_length: int | None,
-    accelerate: bool,
-) -> Fit:
-    sequences = flatten_sequences(x, lengths, batched)
-    dtype = params.emission.dtype
-    weights = sequences.valid.astype(dtype)
-    if row_weights is not None:
-        weights = weights * row_weights.astype(dtype)[sequences.owner]
-    number = jnp.maximum(jnp.sum(weights), 1)
-    chain, logs = chain_of(params, sequences)
-    # Relative to where it begins: a sum over a million steps has no digits left in float32 for what EM gains.
-    usual = jnp.sum(weights * (forward(chain, block_length) + logs)) / number
-
-    def step(params: HiddenMarkov) -> Evaluation:
-        chain, logs = chain_of(params, sequences)
-        smoothed = forward_backward(chain, weights, block_length)
-        states = smoothed.posterior * weights[:, None]
-        first = jnp.sum(jnp.where(sequences.first[:, None], states, 0), axis=0)
-        updated = reestimate(params, sequences.x, states, first, smoothed.pairs)
-        value = jnp.sum(weights * (smoothed.log_scales + logs - usual))
-        return Evaluation(updated, value, jnp.asarray(False))
-
-    found = accelerated_em(step, params, feasible, tol * jnp.abs(usual) * number, max_iters, accelerate=accelerate)
-    total = usual * number + found.objective
-    k = params.initial.shape[0]
-    zero = jnp.zeros((), dtype)
-    return Fit(
-        params=found.params,
-        status=worst(
-            status_if(~(found.gain <= tol * jnp.abs(usual) * number), Status.MAX_ITERS),
-            status_if(~jnp.isfinite(total), Status.NON_FINITE),
-        ),
-        num_iters=found.num_iters,
-        residual=found.gain / jnp.maximum(jnp.abs(total), 1),
-        gap=zero,
-        log_likelihood=total,
-        simplex_distance=jnp.zeros(k, dtype),
-        singular_values=jnp.zeros(k, dtype),
-        noise=zero,
-        num_dropped=jnp.int32(0),
-    )
-
-
 def refine(
     params: HiddenMarkov,
     x: ArrayLike,
@@ -414,6 +362,6 @@ def refine(
     params, data = check_pair(params, x, lengths)
     row_weights = check_row_weights(row_weights, data.num_sequences)
     tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
-    return _refine(
+    return baum_welch(
         params, data.x, data.lengths, row_weights, tol, max_iters, data.batched, _block_length(form), accelerate
     )
