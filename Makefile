@@ -5,6 +5,10 @@ BIN    := $(VENV)/bin
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+# Nearly all of a first run is compilation; the second takes it from here.
+export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
@@ -20,13 +24,13 @@ test: $(VENV)/.dev  ## install and run the tests
 	$(BIN)/python -m pytest
 
 # The types are checked on the package as a wheel installs it, so a file missing from the wheel fails here.
-check: $(VENV)/.dev  ## lint, formatting, static types of the installed package
+check: $(VENV)/.dev  ## lint, formatting, static types of the installed package and of the benchmarks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(VENV)/wheel .
-	cd $(VENV) && MYPYPATH=wheel bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache \
-		-p latensor.moments -p latensor.decompose -p latensor.models
+	cd $(VENV) && MYPYPATH=wheel:.. bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache \
+		-p latensor.base -p latensor.moments -p latensor.decompose -p latensor.models -p benchmarks
 
 format: $(VENV)/.dev  ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .
@@ -50,15 +54,15 @@ $(BIN)/python:
 		{ echo "latensor needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp a set of extras: an up-to-date stamp makes the second call start at once.
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+# One stamp per set of extras: an up-to-date stamp makes the second call start at once.
+$(VENV)/.dev: pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[dev,bench]'
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.bench: pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	@touch $@
 
-$(VENV)/.peers: pyproject.toml | $(BIN)/python
+$(VENV)/.peers: pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[bench,peers]'
 	@touch $@

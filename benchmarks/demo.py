@@ -51,13 +51,13 @@ def run(options: Options) -> Report:
         found, rows = {}, []
         for name in METHODS:
             timing, result = measure(
-                lambda name=name: gaussian_mixture.fit(keys[0], table, COMPONENTS, seen, missing=name)
+                lambda name=name: gaussian_mixture.fit(keys[0], table, COMPONENTS, mask=seen, missing=name)
             )
             found[name] = result
             rows.append(
                 [name, *_errors(means, result.params.means), 1e3 * timing.warm, Status(int(result.status)).name]
             )
-        timing, refined = measure(lambda: gaussian_mixture.refine(found["weighted"].params, table, seen))
+        timing, refined = measure(lambda: gaussian_mixture.refine(found["weighted"].params, table, mask=seen))
         rows.append(
             [
                 "refine(weighted)",
@@ -69,7 +69,7 @@ def run(options: Options) -> Report:
         progress.update()
     for row, error in zip(rows, [*errors.mean(axis=0), None], strict=True):
         row.append("" if error is None else float(error))
-    dimensions = found["weighted"].dimensions
+    dimensions = found["weighted"].diagnostics.dimensions
     print("rates of the dimensions, as fit reports them:", np.asarray(dimensions.rates).round(3).tolist())
     columns = ["", "error, complete", "error, all", "ms", "status", f"mean of {tables} tables"]
     picture = _draw(table, errors, means, found["weighted"].params.means, refined.params.means)

@@ -20,7 +20,7 @@ from benchmarks.runner import Claim, Options, Report
 from latensor.decompose import column_angles
 from latensor.models import gamma_poisson, gaussian_mixture
 from latensor.models.gaussian_mixture import GaussianMixture
-from latensor.moments import observation_rates
+from latensor.moments import Table, observation_rates
 
 METHODS = ("weighted", "full", "partial")
 LOOKS = {"weighted": ("#c0392b", "o"), "full": (COLOURS["blue"], "s"), "partial": (COLOURS["green"], "^")}
@@ -54,11 +54,11 @@ def trial_errors(
     """Return `ε_c` of the three methods on one table."""
 
     def error(weights: Array) -> Array:
-        params = model.fit(key, x, num_components, mask, weights=weights, third=third).params
+        params = model.fit(key, x, num_components, mask=mask, weights=weights, third=third).params
         keep = interest[:, None]
         return jnp.sum(column_angles(jnp.where(keep, truth, 0), jnp.where(keep, factors(model, params), 0)))
 
-    return jax.vmap(error)(method_weights(observation_rates(mask)))
+    return jax.vmap(error)(method_weights(observation_rates(Table(x, mask))))
 
 
 def batch_errors(

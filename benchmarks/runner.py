@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ import numpy as np
 
 import benchmarks
 
-_SHARED = {"runner", "plotting", "partial_data", "membership_data"}
+# Where benchmarks are; other modules beside `demo` are what they share.
+_FOLDERS = ("papers", "speed", "studies")
 
 
 class BenchmarkError(Exception):
@@ -76,15 +78,31 @@ class Timing(NamedTuple):
     warm: float
 
 
+def modules() -> dict[str, str]:
+    """Return the module of every benchmark by its name."""
+    here = Path(benchmarks.__file__).parent
+    paths = {
+        module.name: f"benchmarks.{folder}.{module.name}"
+        for folder in _FOLDERS
+        for module in pkgutil.iter_modules([str(here / folder)])
+        if not module.name.startswith("_")
+    }
+    return {"demo": "benchmarks.demo", **dict(sorted(paths.items()))}
+
+
 def names() -> list[str]:
     """Return the names of all benchmarks."""
-    found = (module.name for module in pkgutil.iter_modules(benchmarks.__path__))
-    return sorted(name for name in found if not name.startswith("_") and name not in _SHARED)
+    return list(modules())
+
+
+def load(name: str) -> ModuleType:
+    """Import a benchmark."""
+    return importlib.import_module(modules()[name])
 
 
 def summary(name: str) -> str:
     """Return the first line of a benchmark's docstring."""
-    return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").strip().splitlines()[0]
+    return (load(name).__doc__ or "").strip().splitlines()[0]
 
 
 @contextmanager
@@ -140,7 +158,7 @@ def run(name: str, options: Options) -> bool:
     _select(options.device)
     print(f"\n== {name}{' (quick)' if options.quick else ''}: {summary(name)}")
     start = time.perf_counter()
-    report: Report = importlib.import_module(f"benchmarks.{name}").run(options)
+    report: Report = load(name).run(options)
     seconds = time.perf_counter() - start
     print(format_table(report.columns, report.rows))
     for claim in report.claims:

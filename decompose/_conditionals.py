@@ -1,83 +1,109 @@
-"""What a hidden variable looks like through three views: `O_v = E[x_v | h]` from pair and triple moments.
+"""Conditional distributions or means of three views given a hidden variable, from their pair and triple moments.
 
     M₁₂ = O₁ diag(π) O₂ᵀ,   M₁₃ = O₁ diag(π) O₃ᵀ,   M₂₃ = O₂ diag(π) O₃ᵀ,   M₁₂₃ = Σ_h π_h o₁ₕ⊗o₂ₕ⊗o₃ₕ
 
-Each view is reduced to the k directions that it shares with the others; in that space the moments are made symmetric
-(`decompose_views`) and decomposed, and everything is carried back. Scales come from first moments: with `o₃ₕ` known up
-to a factor `s_h`, regression gives the columns of the other views up to `π_h/s_h`, and both factors are what reproduces
-the means. Third moments, the noisiest, decide on directions alone.
+with `O_v = E[x_v | h]`. Each view is projected to the k directions that it shares with the others. In that space the
+moments are made symmetric (`decompose_views`) and decomposed, and the factors are mapped back. Scales come from first
+moments: with `o₃ₕ` known up to a factor `s_h`, regression gives the columns of the other views up to `π_h/s_h`, and
+both factors follow from the means. Third moments, the noisiest, determine directions only.
 
-A categorical view is measured in units of `√p(x)`, in which the sampling noise of all entries is alike: words that are
-a thousand times rarer than others do not drown. Exact moments give exact conditionals either way.
+A categorical view is measured in units of `√p(x)`, in which all entries have sampling noise of similar size: words that
+are a thousand times rarer than others do not drown. Exact moments give exact conditionals either way.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky (2014), Tensor decompositions for learning latent variable models, §3.3.
 """
 
-from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from latensor.base import divide, einsum, matmul, positive_or_one, small_jit
+from latensor.decompose._linalg import check_rank, least_squares, replace_unless_finite
 from latensor.decompose._simplex import project_columns_to_simplex
-from latensor.decompose._status import Status, check_rank, status_if, worst
-from latensor.decompose._views import decompose_views, times
+from latensor.decompose._status import Status, status_if, worst
+from latensor.decompose._views import ViewMethod, decompose_views
+
+Triple = tuple[Array, Array, Array]
 
 
 class Conditionals(NamedTuple):
-    """What three views look like given a hidden variable; the states are in the same order in all of them."""
+    """Conditionals of three views given a hidden variable, whose states are in the same order in all of them."""
 
     conditionals: tuple[Float[Array, "d1 k"], Float[Array, "d2 k"], Float[Array, "d3 k"]]
     """`P(x_v | h)` for categorical views, `E[x_v | h]` for real ones."""
     weights: Float[Array, " k"]
     """`P(h)`."""
     simplex_distance: Float[Array, "3 k"]
-    """How far the columns of each view were from the simplex, where it is categorical; else zeros."""
+    """Distance of each column from the simplex before projection, per view; zero for real views."""
     singular_values: Float[Array, " k"]
     """The k largest singular values of `M₁₂`, in units of `√p` for categorical views."""
     noise: Float[Array, ""]
-    """The singular value after them, which is noise; zero where there is none."""
+    """The next singular value, which is noise; zero if there is none."""
     residual: Float[Array, ""]
-    """What the decomposition of the symmetric `(k, k, k)` tensor leaves unexplained, as a share of its norm."""
+    """Norm of what the decomposition of the symmetric `(k, k, k)` tensor leaves unexplained, relative to the tensor."""
     num_iters: Int[Array, ""]
+    """Iterations of that decomposition."""
     status: Int[Array, ""]
 
 
-def _scale(first: Float[Array, " d"], categorical: bool) -> Float[Array, " d"]:
+def _units(mean: Float[Array, " d"], categorical: bool) -> Float[Array, " d"]:
     """Return the units in which a view is measured: `√p`, or one."""
+    return jnp.sqrt(jnp.maximum(mean, 0)) if categorical else jnp.ones_like(mean)
+
+
+class _Bases(NamedTuple):
+    """An orthonormal basis of k directions for each view, and the spectrum of `M₁₂`."""
+
+    bases: Triple
+    singular_values: Float[Array, " _"]
+
+
+def _shared_directions(m12: Array, m13: Array, m23: Array, rank: int) -> _Bases:
+    """Return the directions that the first two views share, and those of the third that either shares with it."""
+    # The second SVD waits for the first: batches of independent SVDs can deadlock on a CPU.
+    left, values, right = jnp.linalg.svd(m12, full_matrices=False)
+    first, second = left[:, :rank], right[:rank].T
+    seen = jnp.concatenate([matmul(first.T, m13), matmul(second.T, m23)])
+    third = jnp.linalg.svd(seen, full_matrices=False)[2][:rank].T
+    return _Bases((first, second, third), values)
+
+
+def _fix_scales(factors: Triple, means: Triple) -> tuple[Triple, Float[Array, " k"], Bool[Array, ""]]:
+    """Scale the columns such that they reproduce the means; also return `π` and whether a state vanished.
+
+    The columns of the third view are `o₃ diag(s)`, those of the others `o_v diag(π/s)`; the means determine `s` and
+    `π/s`. The decomposition leaves signs open: both factors are positive.
+    """
+    u, v, w = factors
+    other = least_squares(w, means[2])
+    scale = (least_squares(u, means[0]) + least_squares(v, means[1])) / 2
+    sign = jnp.where(other < 0, -1, 1)
+    other, scale = sign * other, sign * scale
+    by_other, by_scale = (sign / positive_or_one(other))[None, :], (sign / positive_or_one(scale))[None, :]
+    weights, _ = project_columns_to_simplex(jnp.maximum(other * scale, 0)[:, None])
+    return (u * by_other, v * by_other, w * by_scale), weights[:, 0], jnp.any(~(other * scale > 0))
+
+
+def _lift(
+    columns: Float[Array, "k k"], basis: Float[Array, "d k"], unit: Float[Array, " d"], categorical: bool
+) -> tuple[Float[Array, "d k"], Float[Array, " k"]]:
+    """Map columns back to the space of a view; also return their distance from the simplex where it is categorical."""
+    conditional = matmul(basis, columns) * unit[:, None]
     if not categorical:
-        return jnp.ones_like(first)
-    return jnp.sqrt(jnp.maximum(first, 0))
+        return conditional, jnp.zeros(columns.shape[1], columns.dtype)
+    total = jnp.sum(conditional, axis=0)
+    return project_columns_to_simplex(conditional / positive_or_one(total)[None, :])
 
 
-def _inverse(scale: Array) -> Array:
-    return jnp.where(scale > 0, 1 / jnp.where(scale > 0, scale, 1), 0)
-
-
-def _solve(columns: Float[Array, "d k"], target: Float[Array, " d"]) -> Float[Array, " k"]:
-    """Return the least-squares solution of `columns y = target`."""
-    gram = jnp.matmul(columns.T, columns, precision="highest")
-    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), float(jnp.finfo(gram.dtype).tiny)))
-    gram = gram / (lengths[:, None] * lengths[None, :])
-    gram = gram + 10 * float(jnp.finfo(gram.dtype).eps) * jnp.eye(gram.shape[0], dtype=gram.dtype)
-    right = jnp.matmul(columns.T, target, precision="highest") / lengths
-    return jnp.linalg.solve(gram, right) / lengths
-
-
-def _nonzero(values: Array) -> Array:
-    """Return values that can be divided by; a state that is not there has none."""
-    return jnp.where(values > 0, values, 1)
-
-
-@partial(jax.jit, static_argnames=("rank", "method", "categorical", "num_restarts"))
+@small_jit(static_argnames=("rank", "method", "categorical", "num_restarts"))
 def conditionals_from_views(
     key: Array,
     first: tuple[Float[Array, " d1"], Float[Array, " d2"], Float[Array, " d3"]],
     second: tuple[Float[Array, "d1 d2"], Float[Array, "d1 d3"], Float[Array, "d2 d3"]],
     third: Float[Array, "d1 d2 d3"],
     rank: int,
-    method: Literal["tpm", "ojd0", "ojd1", "nojd0", "nojd1"] = "tpm",
+    method: ViewMethod = "power",
     *,
     categorical: tuple[bool, bool, bool] = (True, True, True),
     num_restarts: int = 20,
@@ -89,76 +115,49 @@ def conditionals_from_views(
       first: the means of the views, as in `latensor.moments.CrossMoments`.
       second: `M₁₂`, `M₁₃`, `M₂₃`.
       third: `M₁₂₃`.
-      rank: number of hidden states, at most the size of the smallest view. All three `O_v` must have this rank.
-      method: the decomposition of the symmetric tensor: `"tpm"`, the power method; or joint diagonalization, see
+      rank: number of hidden states, at most the dimension of the smallest view. All three `O_v` must have this rank.
+      method: the decomposition of the symmetric tensor: `"power"`, the power method; or joint diagonalization, see
         `joint_diagonalization`.
       categorical: which views are indicators of categories: their conditionals are projected to the simplex.
-      num_restarts: random starts of the power method, or random projections.
+      num_restarts: number of random starts of the power method, or of random projections.
 
     Returns:
-      `Conditionals`. The third view is the one that the others are carried over to, and the most accurate.
+      `Conditionals`. The other views are mapped to the third one, which is the most accurate. The status is
+      `DEGENERATE` where two states coincide or one has no weight, `RANK_DEFICIENT` where a pair moment does not have
+      rank `rank`.
 
     Cost: one SVD of `M₁₂`, `O(d³)`, and `O(d³ k)` for the contraction of `M₁₂₃`.
 
     """
     check_rank(rank, min(third.shape))
-    finite = jnp.all(jnp.isfinite(third))
-    for part in (*first, *second):
-        finite = finite & jnp.all(jnp.isfinite(part))
-    first, second, third = jax.tree.map(lambda part: jnp.where(finite, part, 1), (first, second, third))
-    units = [_scale(mean, kind) for mean, kind in zip(first, categorical, strict=True)]
-    inverse = [_inverse(unit) for unit in units]
+    parts, finite = replace_unless_finite((*first, *second, third))
+    means, third = parts[:3], parts[6]
+    units = [_units(mean, kind) for mean, kind in zip(means, categorical, strict=True)]
+    inverse = [divide(1, unit) for unit in units]
     m12, m13, m23 = (
         pair * inverse[a][:, None] * inverse[b][None, :]
-        for pair, (a, b) in zip(second, ((0, 1), (0, 2), (1, 2)), strict=True)
+        for pair, (a, b) in zip(parts[3:6], ((0, 1), (0, 2), (1, 2)), strict=True)
     )
-
-    # The directions that the first two views share, then those of the third that either shares with it. The second
-    # SVD waits for the first: batches of independent ones can wait for each other for ever on a CPU.
-    left, values, right = jnp.linalg.svd(m12, full_matrices=False)
-    bases = [left[:, :rank], right[:rank].T]
-    seen = jnp.concatenate([times(bases[0].T, m13), times(bases[1].T, m23)])
-    bases.append(jnp.linalg.svd(seen, full_matrices=False)[2][:rank].T)
-
+    bases, values = _shared_directions(m12, m13, m23, rank)
     down = [basis * scale[:, None] for basis, scale in zip(bases, inverse, strict=True)]
-    small = decompose_views(
+    views = decompose_views(
         key,
-        (times(bases[0].T, m12, bases[1]), times(bases[0].T, m13, bases[2]), times(bases[1].T, m23, bases[2])),
-        jnp.einsum("ijl,ia,jb,lc->abc", third, *down, optimize=True, precision="highest"),
+        (matmul(bases[0].T, m12, bases[1]), matmul(bases[0].T, m13, bases[2]), matmul(bases[1].T, m23, bases[2])),
+        einsum("ijl,ia,jb,lc->abc", third, *down),
         rank,
         method,
         num_restarts=num_restarts,
     )
-    means = [times(w.T, mean[:, None])[:, 0] for w, mean in zip(down, first, strict=True)]
-
-    # x₃'s columns are o₃ diag(s), those of the others o_v diag(π/s); means tell s and π/s. The decomposition gives no
-    # sign: both factors are positive.
-    u, v, w = small.factors
-    other = _solve(w, means[2])
-    scale = (_solve(u, means[0]) + _solve(v, means[1])) / 2
-    sign = jnp.where(other < 0, -1, 1)
-    other, scale = sign * other, sign * scale
-    lost = jnp.any(~(other * scale > 0))
-    by_other, by_scale = (sign / _nonzero(other))[None, :], (sign / _nonzero(scale))[None, :]
-    columns = (u * by_other, v * by_other, w * by_scale)
-    weights, _ = project_columns_to_simplex(jnp.maximum(other * scale, 0)[:, None])
-
-    lifted, distances = [], []
-    for basis, unit, column, kind in zip(bases, units, columns, categorical, strict=True):
-        conditional = times(basis, column) * unit[:, None]
-        distance = jnp.zeros(rank, third.dtype)
-        if kind:
-            total = jnp.sum(conditional, axis=0)
-            conditional, distance = project_columns_to_simplex(conditional / _nonzero(total)[None, :])
-        lifted.append(conditional)
-        distances.append(distance)
+    m1, m2, m3 = (matmul(w.T, mean[:, None])[:, 0] for w, mean in zip(down, means, strict=True))
+    columns, weights, vanished = _fix_scales(views.factors, (m1, m2, m3))
+    (o1, o2, o3), distances = zip(*map(_lift, columns, bases, units, categorical), strict=True)
     return Conditionals(
-        (lifted[0], lifted[1], lifted[2]),
-        weights[:, 0],
-        jnp.stack(distances),
-        values[:rank],
-        values[rank] if values.shape[0] > rank else jnp.zeros_like(values[0]),
-        small.residual,
-        small.num_iters,
-        worst(small.status, status_if(lost, Status.DEGENERATE), status_if(~finite, Status.NON_FINITE)),
+        conditionals=(o1, o2, o3),
+        weights=weights,
+        simplex_distance=jnp.stack(distances),
+        singular_values=values[:rank],
+        noise=values[rank] if values.shape[0] > rank else jnp.zeros_like(values[0]),
+        residual=views.residual,
+        num_iters=views.num_iters,
+        status=worst(views.status, status_if(vanished, Status.DEGENERATE), status_if(~finite, Status.NON_FINITE)),
     )

@@ -1,8 +1,8 @@
-"""How much the pseudoinverse loses: asymptotic variances of the two estimators of hidden marginals.
+"""Asymptotic variances of the two estimators of hidden marginals, and the efficiency of the pseudoinverse.
 
 With `m` modes flattened into one, `μ = O z`, `O (d, k)`. The last entries of `μ` and `z` follow from the others: `μ̃ =
 Õ z̃ + O_{¬d,k}`, `Õ = O_{¬d,¬k} − O_{¬d,k} 1ᵀ`. From n independent draws of `μ`, `√n (ẑ̃ − z̃)` is asymptotically
-normal with
+normal with covariance
 
     Σ^pi = Õ⁺ (D̃ − μ̃μ̃ᵀ) Õ⁺ᵀ                     for ẑ̃ = Õ⁺(μ̂̃ − O_{¬d,k}),
     Σ^cl = (Õᵀ (D̃⁻¹ + d̃⁻¹ 11ᵀ) Õ)⁻¹              for the maximum of the likelihood,
@@ -14,15 +14,15 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.decompose._marginals import pseudoinverse
+from latensor.base import matmul, small_jit
+from latensor.decompose._linalg import pseudoinverse
 
 
 class MarginalVariances(NamedTuple):
-    """Asymptotic covariances of `√n` times the error in the first `k − 1` of the hidden marginals (Lemma 3)."""
+    """Asymptotic covariances of `√n` times the error in the first `k − 1` hidden marginals (Lemma 3)."""
 
     pseudoinverse: Float[Array, "k1 k1"]
     composite_likelihood: Float[Array, "k1 k1"]
@@ -34,54 +34,59 @@ def _check(conditionals: Array) -> None:
         raise ValueError(f"conditionals: expected (d, k) with 2 ≤ k ≤ d; got shape {conditionals.shape}")
 
 
-@jax.jit
+@small_jit
 def reduced_conditionals(conditionals: Float[Array, "d k"]) -> Float[Array, "d1 k1"]:
     """Return `Õ (d − 1, k − 1)`, which maps the free hidden marginals to the free observed ones."""
     _check(conditionals)
     return conditionals[:-1, :-1] - conditionals[:-1, -1:]
 
 
-@jax.jit
+@small_jit
 def reduced_pseudoinverse(frequencies: Float[Array, " d"], conditionals: Float[Array, "d k"]) -> Float[Array, " k"]:
-    """Return the estimator that Lemma 3 is about: `z̃ = Õ⁺(μ̃ − O_{¬d,k})`, and the last entry so that all sum to one."""
-    free = jnp.matmul(
-        pseudoinverse(reduced_conditionals(conditionals)), frequencies[:-1] - conditionals[:-1, -1], precision="highest"
-    )
+    """Return the estimator of Lemma 3: `z̃ = Õ⁺(μ̃ − O_{¬d,k})`, and the last entry such that all sum to one."""
+    free = matmul(pseudoinverse(reduced_conditionals(conditionals)), frequencies[:-1] - conditionals[:-1, -1])
     return jnp.append(free, 1 - jnp.sum(free))
 
 
-@jax.jit
+@small_jit
 def marginal_variances(conditionals: Float[Array, "d k"], marginals: Float[Array, " k"]) -> MarginalVariances:
-    """Return the asymptotic covariances of both estimators (Lemma 3). All observed marginals must be above zero."""
+    """Return the asymptotic covariances of both estimators (Lemma 3). All observed marginals must be positive."""
     reduced = reduced_conditionals(conditionals)
-    observed = jnp.matmul(conditionals, marginals, precision="highest")
+    observed = matmul(conditionals, marginals)
     free, last = observed[:-1], observed[-1]
     inverse = pseudoinverse(reduced)
     covariance = jnp.diag(free) - free[:, None] * free[None, :]
-    linear = jnp.matmul(jnp.matmul(inverse, covariance, precision="highest"), inverse.T, precision="highest")
     totals = jnp.sum(reduced, axis=0)
-    information = jnp.matmul(reduced.T / free[None, :], reduced, precision="highest")
-    information = information + totals[:, None] * totals[None, :] / last
-    return MarginalVariances(linear, jnp.linalg.inv(information))
+    information = matmul(reduced.T / free[None, :], reduced) + totals[:, None] * totals[None, :] / last
+    return MarginalVariances(matmul(inverse, covariance, inverse.T), jnp.linalg.inv(information))
 
 
-@jax.jit
+@small_jit
 def relative_efficiency(conditionals: Float[Array, "d k"], marginals: Float[Array, " k"]) -> Float[Array, ""]:
-    """Return the efficiency of the pseudoinverse, from 0 to 1. One where `Õ` is invertible (Lemma 4)."""
+    """Return the efficiency of the pseudoinverse relative to maximum likelihood, from 0 to 1.
+
+    One means that `pseudoinverse_marginals` is as accurate as `composite_likelihood_em` on large samples; 0.1 that it
+    needs ten times as many. It is one if `Õ` is invertible (Lemma 4).
+
+    Args:
+      conditionals: `O (d, k)`, columns sum to one, `2 ≤ k ≤ d`.
+      marginals: the hidden distribution `z (k,)`; all entries of `O z` must be positive.
+
+    """
     variances = marginal_variances(conditionals, marginals)
     ratio = jnp.linalg.solve(variances.pseudoinverse, variances.composite_likelihood)
     return jnp.trace(ratio) / ratio.shape[0]
 
 
-@jax.jit
+@small_jit
 def uniform_efficiency(conditionals: Float[Array, "d k"]) -> Float[Array, ""]:
-    """Return the efficiency of the pseudoinverse where the observed marginals are uniform (Lemma 5).
+    """Return the efficiency of the pseudoinverse if the observed marginals are uniform (Lemma 5).
 
-    `1 − 1/(k−1) · u/(1+u) · (1 − 1/(d−u))`, `u = |Õ Õ⁺ 1|²`: less the further `d` is from `k`.
+    `1 − 1/(k−1) · u/(1+u) · (1 − 1/(d−u))`, `u = |Õ Õ⁺ 1|²`: the lower, the more `d` exceeds `k`. See
+    `relative_efficiency`.
     """
     reduced = reduced_conditionals(conditionals)
     d, k = conditionals.shape
     ones = jnp.ones(d - 1, reduced.dtype)
-    coefficients = jnp.matmul(pseudoinverse(reduced), ones, precision="highest")
-    share = jnp.sum(jnp.matmul(reduced, coefficients, precision="highest") ** 2)
+    share = jnp.sum(matmul(reduced, matmul(pseudoinverse(reduced), ones)) ** 2)
     return 1 - share / (1 + share) * (1 - 1 / (d - share)) / (k - 1)

@@ -1,32 +1,30 @@
-"""Lining up the columns of an estimate with those of a reference, and errors that ignore their order."""
+"""Matching the columns of an estimate to those of a reference, and errors that ignore their order."""
 
-from functools import partial
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-# A singular value of this share of the median counts half in Procrustes matching. The paper has zero here; then a
-# direction that is all noise counts like any other, and a few matchings in a thousand fail that the angle gets right.
-# Where this gives no permutation, the paper's way may.
+from latensor.base import check_option, matmul, positive_or_one, small_jit, smallest_normal
+
+# In Procrustes matching, a singular value of this fraction of the median has half of the full weight. The paper has
+# zero here; then a direction of pure noise counts like any other, and a few matchings in a thousand fail that the angle
+# gets right. Where damping gives no permutation, the paper's rule is tried.
 _DAMPING = 0.1
 
 
 class Matching(NamedTuple):
-    """`estimate[:, permutation]` lines up with the reference, if `is_permutation`."""
+    """An order of columns: `estimate[:, permutation]` lines up with the reference if `is_permutation`."""
 
     permutation: Int[Array, " k"]
     is_permutation: Bool[Array, ""]
 
 
 def _unit_columns(matrix: Float[Array, "d k"]) -> Float[Array, "d k"]:
-    # By the largest entry first: squares of very long or short columns leave the floating range.
-    largest = jnp.max(jnp.abs(matrix), axis=0)
-    matrix = matrix / jnp.where(largest > 0, largest, 1)[None, :]
-    norms = jnp.linalg.norm(matrix, axis=0)
-    return matrix / jnp.where(norms > 0, norms, 1)[None, :]
+    # Divided by the largest entry first: squares of very long or short columns leave the floating-point range.
+    matrix = matrix / positive_or_one(jnp.max(jnp.abs(matrix), axis=0))[None, :]
+    return matrix / positive_or_one(jnp.linalg.norm(matrix, axis=0))[None, :]
 
 
 def _check_shapes(reference: Array, estimate: Array) -> None:
@@ -35,7 +33,7 @@ def _check_shapes(reference: Array, estimate: Array) -> None:
 
 
 def _angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, "k k"]:
-    """Return the angle of every reference column (rows) with every column of the estimate.
+    """Return the angle of each reference column (rows) with each column of the estimate.
 
     `2 atan2(|u − v|, |u + v|)`: exact for small angles, where `arccos` of the cosine loses half of the digits.
     """
@@ -44,7 +42,7 @@ def _angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Fl
 
 
 def _assign(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
-    """Return, for every row, its column in the cheapest assignment."""
+    """Return, for each row, its column in the cheapest assignment."""
     # A NaN cost would keep the algorithm's loop from ending.
     finite = jnp.isfinite(cost)
     largest = jnp.max(jnp.where(finite, jnp.abs(cost), 0))
@@ -56,7 +54,19 @@ def _is_permutation(order: Int[Array, " k"]) -> Bool[Array, ""]:
     return jnp.all(jnp.sort(order) == jnp.arange(order.shape[0]))
 
 
-@partial(jax.jit, static_argnames="method")
+def _procrustes(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Int[Array, " k"]:
+    """Return the largest entry in each row of the orthogonal factor, damped if that gives a permutation."""
+    overlap = matmul(_unit_columns(reference).T, _unit_columns(estimate))
+    left, values, right = jnp.linalg.svd(jnp.where(jnp.isfinite(overlap), overlap, 0))
+    weights = values / (values + _DAMPING * jnp.median(values) + smallest_normal(values.dtype))
+    damped, plain = (
+        jnp.argmax(matmul(left * scale[None, :], right), axis=1).astype(jnp.int32)
+        for scale in (weights, jnp.ones_like(values))
+    )
+    return jnp.where(_is_permutation(damped), damped, plain)
+
+
+@small_jit(static_argnames="method")
 def match_columns(
     reference: Float[Array, "d k"],
     estimate: Float[Array, "d k"],
@@ -67,49 +77,44 @@ def match_columns(
     Columns are compared by direction; their length does not matter, their sign does.
 
     Args:
-      reference: columns in the order wanted.
-      estimate: the same columns, perturbed, in any order.
-      method: `"angle"` gives each reference column the estimate at the smallest angle, each for itself, so two may
+      reference: `(d, k)`, columns in the desired order.
+      estimate: `(d, k)`, the same columns, perturbed, in any order.
+      method: `"angle"` matches each reference column to the estimate at the smallest angle, independently, so two may
         claim the same one. `"procrustes"` takes the largest entry in each row of the orthogonal factor `UVᵀ` of
         `referenceᵀ estimate = UΣVᵀ`, which makes the columns compete; directions with small singular values, whose
-        sense noise can turn round, count less. `"assignment"` minimizes the sum of the angles over all permutations; it
-        is always one.
+        sign noise can flip, count less. `"assignment"` minimizes the sum of the angles over all permutations; the
+        result is always a permutation.
 
     Returns:
       `Matching(permutation, is_permutation)`.
 
     """
     _check_shapes(reference, estimate)
+    check_option("method", method, ("procrustes", "angle", "assignment"))
     if method == "assignment":
         permutation = _assign(_angles(reference, estimate))
     elif method == "angle":
         permutation = jnp.argmin(_angles(reference, estimate), axis=1).astype(jnp.int32)
-    elif method == "procrustes":
-        overlap = jnp.matmul(_unit_columns(reference).T, _unit_columns(estimate), precision="highest")
-        left, values, right = jnp.linalg.svd(jnp.where(jnp.isfinite(overlap), overlap, 0))
-        damped = values / (values + _DAMPING * jnp.median(values) + float(jnp.finfo(values.dtype).tiny))
-        permutation, plain = (
-            jnp.argmax(jnp.matmul(left * scale[None, :], right, precision="highest"), axis=1).astype(jnp.int32)
-            for scale in (damped, jnp.ones_like(values))
-        )
-        permutation = jnp.where(_is_permutation(permutation), permutation, plain)
     else:
-        raise ValueError(f'method: expected "procrustes", "angle" or "assignment"; got {method!r}')
+        permutation = _procrustes(reference, estimate)
     finite = jnp.all(jnp.isfinite(reference)) & jnp.all(jnp.isfinite(estimate))
     return Matching(permutation, finite & _is_permutation(permutation))
 
 
-@jax.jit
+@small_jit
 def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, " k"]:
-    """Return the angle, in radians, of each reference column with its partner in the best assignment of columns."""
+    """Return the angle, in radians, of each reference column with its partner in the best assignment of columns.
+
+    The assignment minimizes the sum of the angles. Lengths do not matter, signs do.
+    """
     _check_shapes(reference, estimate)
     angles = _angles(reference, estimate)
     return jnp.take_along_axis(angles, _assign(angles)[:, None], axis=1)[:, 0]
 
 
-@jax.jit
+@small_jit
 def matched_rmse(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, ""]:
-    """Return the root mean squared error over all entries, after the assignment of columns that makes it smallest."""
+    """Return the root mean squared error over all entries, after the assignment of columns that minimizes it."""
     _check_shapes(reference, estimate)
     squares = jnp.mean((reference[:, :, None] - estimate[:, None, :]) ** 2, axis=0)
     return jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))

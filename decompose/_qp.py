@@ -1,26 +1,15 @@
-"""Nonnegative quadratic programs by multiplicative updates: parallel quadratic programming (PQP).
-
-    minimize F(x) = ½ xᵀQx + zᵀx   subject to x ≥ 0,   Q positive definite, entries of Q and z of either sign
-
-Split `Q = Q⁺ − Q⁻` and `z = z⁺ − z⁻` into nonnegative parts, with something added to both: `Q^± = (±Q)₊ + diag γ` and
-`z^± = (±z)₊ + φ`. The update is `x ← x ∘ (Q⁻x + z⁻) / (Q⁺x + z⁺)`: every coordinate for itself, no step size, never
-negative. It minimizes a separable quadratic that lies above `F` and touches it at `x`, for `γ ≥ (−Q)₊1` and any
-`φ ≥ 0`, so `F` never rises. Large `γ` and `φ` make the steps short; Theorem 6 has the `φ` for which convergence is
-linear from everywhere. Lee and Seung's updates and weighted NMF are this with `γ = φ = 0` and particular `Q` and `z`.
-
-Source: Brand, Chen (2011), Parallel quadratic programming for image processing; Tan, Mukherjee (2017), Partitioned
-tensor factorizations for learning mixed membership models, eq. (16)–(19).
-"""
+"""Nonnegative quadratic programs, `min ½ xᵀQx + zᵀx` over `x ≥ 0`: PQP updates between Newton steps (see `_pqp`)."""
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from latensor.base import machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.decompose._pqp import accelerated_updates, linear_rate_phi, pqp_update, smallest_gamma, smallest_phi
 from latensor.decompose._status import Status, status_if, worst
 
 # Updates between two Newton steps of the accelerated solver.
@@ -35,155 +24,73 @@ class QPSolution(NamedTuple):
     x: Float[Array, "*batch n"]
     objective: Float[Array, "*batch"]
     residual: Float[Array, "*batch"]
-    """Of the optimality (KKT) conditions: `max_i |min(Q_ii x_i, (Qx + z)_i)| / max_i |z_i|`. Zero at the optimum and
-    nowhere else."""
+    """Violation of the optimality (KKT) conditions: `max_i |min(Q_ii x_i, (Qx + z)_i)| / max_i |z_i|`. Zero at the
+    optimum and nowhere else."""
     num_iters: Int[Array, "*batch"]
     status: Int[Array, "*batch"]
 
 
-def pqp_update(
-    x: Float[Array, " n"],
-    quadratic: Float[Array, "n n"],
-    linear: Float[Array, " n"],
-    gamma: Float[Array, " n"],
-    phi: Float[Array, " n"],
-) -> Float[Array, " n"]:
-    """Return one multiplicative update (17) of `x`. A coordinate whose denominator is zero stays as it is."""
-    shift = gamma * x + phi
-    above = _product(jnp.maximum(quadratic, 0), x) + jnp.maximum(linear, 0) + shift
-    below = _product(jnp.maximum(-quadratic, 0), x) + jnp.maximum(-linear, 0) + shift
-    return jnp.where(above > 0, x * (below / jnp.where(above > 0, above, 1)), x)
+class _Problem(NamedTuple):
+    quadratic: Float[Array, "n n"]
+    linear: Float[Array, " n"]
+    gamma: Float[Array, " n"]
+    phi: Float[Array, " n"]
+
+    def gradient(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        return matmul(self.quadratic, x) + self.linear
+
+    def objective(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+        return jnp.sum(x * (matmul(self.quadratic, x) / 2 + self.linear))
+
+    def residual(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return the violation of the optimality conditions; see `QPSolution.residual`."""
+        violation = jnp.max(jnp.abs(jnp.minimum(jnp.diagonal(self.quadratic) * x, self.gradient(x))))
+        return violation / positive_or_one(jnp.max(jnp.abs(self.linear)))
 
 
-def smallest_gamma(quadratic: Float[Array, "n n"]) -> Float[Array, " n"]:
-    """Return `(−Q)₊1`, the smallest `γ` for which the updates are known to be monotone."""
-    return jnp.sum(jnp.maximum(-quadratic, 0), axis=1)
+def _newton_steps(problem: _Problem, x: Array) -> Float[Array, "2 n"]:
+    """Return two Newton steps.
 
-
-def linear_rate_phi(quadratic: Float[Array, "n n"], linear: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
-    """Return the `φ` of Theorem 6, `½(√(zᵀQ⁻¹z / λ_min) diag Q − |z|)₊` and a little more; for one `z` or rows of them.
-
-    The smallest eigenvalue is taken to be at least rounding: a singular `Q` has no such `φ`.
+    One goes to the minimum of the face on which the coordinates are zero that a gradient step would take to zero: the
+    solution, once these are the right ones. The other moves only the coordinates that are clear of zero or move away
+    from it, and always leads downhill, at least until the first of them reaches zero.
     """
-    values, vectors = jnp.linalg.eigh(quadratic)
-    values = jnp.maximum(values, float(jnp.finfo(values.dtype).eps) * values[-1])
-    rotated = jnp.matmul(linear, vectors, precision="highest")
-    energy = jnp.sum(rotated**2 / jnp.broadcast_to(values, linear.shape), axis=-1, keepdims=True)
-    size = jnp.sqrt(energy / values[0])
-    phi = jnp.maximum(size * jnp.broadcast_to(jnp.diagonal(quadratic), linear.shape) - jnp.abs(linear), 0) / 2
-    return phi + _little(linear)
+    gradient, diagonal = problem.gradient(x), jnp.diagonal(problem.quadratic)
 
-
-def _little(linear: Float[Array, "*rows n"]) -> Float[Array, "*rows 1"]:
-    """Return what keeps a coordinate from becoming zero, where it could never leave again."""
-    eps = float(jnp.finfo(linear.dtype).eps)
-    return eps * jnp.max(jnp.abs(linear), axis=-1, keepdims=True) + float(jnp.finfo(linear.dtype).tiny)
-
-
-def _product(quadratic: Array, x: Array) -> Array:
-    return jnp.matmul(quadratic, x, precision="highest")
-
-
-def qp_objective(x: Float[Array, " n"], quadratic: Float[Array, "n n"], linear: Float[Array, " n"]) -> Float[Array, ""]:
-    """Return `½ xᵀQx + zᵀx`."""
-    return jnp.sum(x * (_product(quadratic, x) / 2 + linear))
-
-
-class _Momentum(NamedTuple):
-    x: Float[Array, " n"]
-    product: Float[Array, " n"]
-    """`Qx`."""
-    before: Float[Array, " n"]
-    objective: Float[Array, ""]
-    speed: Float[Array, ""]
-
-
-def accelerated_updates(
-    x: Float[Array, " n"],
-    quadratic: Float[Array, "n n"],
-    linear: Float[Array, " n"],
-    gamma: Float[Array, " n"],
-    phi: Float[Array, " n"],
-    num_updates: int | Int[Array, ""],
-    nonnegative: bool = False,
-) -> Float[Array, " n"]:
-    """Return `x` after multiplicative updates with Nesterov's momentum, under which the objective never rises.
-
-    Every update starts from `x` carried on in its last direction; if that is worse than `x`, from `x` itself, and the
-    momentum starts anew. `nonnegative` says that `Q ≥ 0`: then `Q⁻ = 0` needs no product.
-    """
-    above, below = jnp.maximum(linear, 0), jnp.maximum(-linear, 0)
-    negative = jnp.maximum(-quadratic, 0)
-
-    def value(x: Array, product: Array) -> Array:
-        return jnp.sum(x * (product / 2 + linear))
-
-    def update(_: Array | int, state: _Momentum) -> _Momentum:
-        faster = (1 + jnp.sqrt(1 + 4 * state.speed**2)) / 2
-        ahead = jnp.maximum(state.x + (state.speed - 1) / faster * (state.x - state.before), 0)
-        product = _product(quadratic, ahead)
-        good = value(ahead, product) <= state.objective
-        start, product = jnp.where(good, ahead, state.x), jnp.where(good, product, state.product)
-        # The update (17), with `Q⁺x = Qx + Q⁻x`.
-        shift = gamma * start + phi if nonnegative else gamma * start + phi + _product(negative, start)
-        bottom = product + above + shift
-        x = jnp.where(bottom > 0, start * ((below + shift) / jnp.where(bottom > 0, bottom, 1)), start)
-        product = _product(quadratic, x)
-        objective = value(x, product)
-        # Rounding alone can make an update rise.
-        fell = objective <= state.objective
-        return _Momentum(
-            jnp.where(fell, x, state.x),
-            jnp.where(fell, product, state.product),
-            state.x,
-            jnp.where(fell, objective, state.objective),
-            jnp.where(good & fell, faster, 1),
-        )
-
-    product = _product(quadratic, x)
-    first = _Momentum(x, product, x, value(x, product), jnp.ones((), x.dtype))
-    return lax.fori_loop(0, num_updates, update, first).x
-
-
-def _newton(x: Array, quadratic: Array, linear: Array) -> Array:
-    """Return the best point on the projected paths of two Newton steps, or `x` if none is better.
-
-    One goes to the minimum of the face on which the coordinates that a gradient step would take to zero are zero: the
-    solution, once these are the right ones. The other moves only the coordinates that are clear of zero or want to
-    leave it, and always leads downhill, at least until the first of them reaches zero: one of the lengths ends there.
-    """
-    gradient = _product(quadratic, x) + linear
-    diagonal = jnp.diagonal(quadratic)
-
-    def step(free: Array, right: Array) -> Array:
+    def step(free: Bool[Array, " n"], right: Array) -> Array:
         both = free[:, None] & free[None, :]
-        inner = jnp.where(both, quadratic, 0) + jnp.diag(jnp.where(free, 0, 1).astype(x.dtype))
+        inner = jnp.where(both, problem.quadratic, 0) + jnp.diag(jnp.where(free, 0, 1).astype(x.dtype))
         return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(inner), True), jnp.where(free, right, 0))
 
     stays = x * diagonal > gradient
-    clear = (x * diagonal > math.sqrt(float(jnp.finfo(x.dtype).eps)) * jnp.max(jnp.abs(linear))) | (gradient < 0)
-    # As one batch: on a CPU, independent batched factorizations run at once and can wait for each other forever.
-    ends = jax.vmap(step)(jnp.stack([stays, clear]), jnp.stack([-linear, -gradient]))
-    steps = jnp.stack([ends[0] - x, ends[1]])
+    clear = x * diagonal > math.sqrt(machine_epsilon(x.dtype)) * jnp.max(jnp.abs(problem.linear))
+    # As one batch: on a CPU, independent batched factorizations can deadlock.
+    ends = jax.vmap(step)(jnp.stack([stays, clear | (gradient < 0)]), jnp.stack([-problem.linear, -gradient]))
+    return jnp.stack([ends[0] - x, ends[1]])
+
+
+def _newton(problem: _Problem, x: Array) -> Array:
+    """Return the best point on the projected paths of both Newton steps, or `x` if none is better."""
+    steps = _newton_steps(problem, x)
     lengths = jnp.asarray(_LENGTHS, x.dtype)
     points = jnp.maximum(x[None, None, :] + lengths[None, :, None] * steps[:, None, :], 0).reshape(-1, x.shape[0])
+    # One more point: where the first coordinate on the downhill path reaches zero.
     downhill = steps[1]
     room = jnp.where(downhill < 0, -x / jnp.where(downhill < 0, downhill, 1), jnp.inf)
-    first = jnp.min(room)
-    edge = jnp.where(room <= jnp.minimum(first, 1), 0, jnp.maximum(x + jnp.minimum(first, 1) * downhill, 0))
+    length = jnp.minimum(jnp.min(room), 1)
+    edge = jnp.where(room <= length, 0, jnp.maximum(x + length * downhill, 0))
     points = jnp.concatenate([points, edge[None, :]])
-    objectives = jax.vmap(lambda point: qp_objective(point, quadratic, linear))(points)
+    objectives = jax.vmap(problem.objective)(points)
     best = jnp.argmin(jnp.where(jnp.isfinite(objectives), objectives, jnp.inf))
-    better = objectives[best] < qp_objective(x, quadratic, linear)
-    return jnp.where(better, points[best], x)
+    return jnp.where(objectives[best] < problem.objective(x), points[best], x)
 
 
-def kkt_residual(x: Float[Array, " n"], quadratic: Float[Array, "n n"], linear: Float[Array, " n"]) -> Float[Array, ""]:
-    """Return how far `x ≥ 0` is from the optimality conditions; see `QPSolution.residual`."""
-    gradient = _product(quadratic, x) + linear
-    scale = jnp.max(jnp.abs(linear))
-    violation = jnp.max(jnp.abs(jnp.minimum(jnp.diagonal(quadratic) * x, gradient)))
-    return violation / jnp.where(scale > 0, scale, 1)
+def _advance(problem: _Problem, x: Array, accelerate: bool) -> Array:
+    """Return `x` after one iteration."""
+    if accelerate:
+        return _newton(problem, accelerated_updates(x, *problem, _UPDATES_PER_STEP))
+    updated = pqp_update(x, *problem)
+    return jnp.where(problem.objective(updated) <= problem.objective(x), updated, x)
 
 
 class _State(NamedTuple):
@@ -203,37 +110,30 @@ def _solve(
     max_iters: Array,
 ) -> QPSolution:
     finite = jnp.all(jnp.isfinite(quadratic)) & jnp.all(jnp.isfinite(linear))
-    # LAPACK may not return from a NaN.
+    # LAPACK may hang on a NaN.
     quadratic = jnp.where(finite, quadratic, jnp.eye(linear.shape[0], dtype=linear.dtype))
     linear = jnp.where(finite, linear, 0)
     if gamma is None:
         gamma = smallest_gamma(quadratic)
     if phi is None:
-        phi = jnp.broadcast_to(_little(linear), linear.shape) if accelerate else linear_rate_phi(quadratic, linear)
+        phi = jnp.broadcast_to(smallest_phi(linear), linear.shape) if accelerate else linear_rate_phi(quadratic, linear)
     if start is None:
-        # The minimum of every coordinate alone, and a little more: zero could never be left.
-        diagonal = jnp.diagonal(quadratic)
-        alone = jnp.abs(linear) / jnp.where(diagonal > 0, diagonal, 1)
+        # The minimum of each coordinate alone, plus the mean: updates could never leave zero.
+        alone = jnp.abs(linear) / positive_or_one(jnp.diagonal(quadratic))
         start = alone + jnp.mean(alone)
+    problem = _Problem(quadratic, linear, gamma, phi)
 
     def unfinished(state: _State) -> Array:
         return (state.residual > tol) & (state.num_iters < max_iters)
 
     def step(state: _State) -> _State:
-        if accelerate:
-            x = accelerated_updates(state.x, quadratic, linear, gamma, phi, _UPDATES_PER_STEP)
-            x = _newton(x, quadratic, linear)
-        else:
-            x = pqp_update(state.x, quadratic, linear, gamma, phi)
-            fell = qp_objective(x, quadratic, linear) <= qp_objective(state.x, quadratic, linear)
-            x = jnp.where(fell, x, state.x)
-        return _State(x, kkt_residual(x, quadratic, linear), state.num_iters + 1)
+        x = _advance(problem, state.x, accelerate)
+        return _State(x, problem.residual(x), state.num_iters + 1)
 
-    first = _State(start, kkt_residual(start, quadratic, linear), jnp.int32(0))
-    last = lax.while_loop(unfinished, step, first)
+    last = lax.while_loop(unfinished, step, _State(start, problem.residual(start), jnp.int32(0)))
     return QPSolution(
         last.x,
-        qp_objective(last.x, quadratic, linear),
+        problem.objective(last.x),
         jnp.where(finite, last.residual, jnp.nan),
         last.num_iters,
         worst(
@@ -243,7 +143,7 @@ def _solve(
     )
 
 
-@partial(jax.jit, static_argnames="accelerate")
+@small_jit(static_argnames="accelerate")
 def solve_nonnegative_qp(
     quadratic: Float[Array, "*batch n n"],
     linear: Float[Array, "*batch n"],
@@ -260,27 +160,29 @@ def solve_nonnegative_qp(
     Args:
       quadratic: `Q`, symmetric and positive definite; leading axes are a batch.
       linear: `z`.
-      start: where to begin, above zero: multiplicative updates never leave a zero.
-      gamma: `γ ≥ (−Q)₊1` (default: equal to it).
-      phi: `φ ≥ 0`. Default: that of Theorem 6, with which the plain iteration converges linearly from everywhere; next
-        to nothing where `accelerate`, since a small `φ` makes long steps.
-      accelerate: every iteration is ten updates with momentum, then a Newton step in the coordinates that are not held
-        at zero, taken as far as it helps. Otherwise one update (17), which for a condition number `c` needs about `c`
-        iterations a digit.
-      tol: an optimum is reached when the KKT residual is no larger; default: the root of machine epsilon.
+      start: first iterate, positive: multiplicative updates never leave zero.
+      gamma: `γ ≥ (−Q)₊1`; default: equal to it.
+      phi: `φ ≥ 0`. Default: that of Theorem 6, with which the plain iteration converges linearly from everywhere; at
+        rounding level if `accelerate`, because a small `φ` allows long steps.
+      accelerate: each iteration consists of ten updates with momentum, then a Newton step in the coordinates that are
+        not held at zero, as long as the objective falls. Otherwise of one update (17), which for a condition number `c`
+        needs about `c` iterations per digit.
+      tol: the KKT residual at which to stop; default: the square root of the machine epsilon.
       max_iters: limit on the iterations.
 
     Returns:
-      `QPSolution`.
+      `QPSolution`. The status is `MAX_ITERS` where the residual is above `tol`.
 
-    Cost: `O(n²)` an iteration, `O(n³)` where `accelerate`. A batch runs to its slowest member.
+    Cost: `O(n²)` per iteration, `O(n³)` if `accelerate`. A batch runs to its slowest member.
+
+    Source: Brand, Chen (2011); Tan, Mukherjee (2017), eq. (16)–(19) and Theorem 6.
 
     """
     n = linear.shape[-1]
     if quadratic.shape != (*linear.shape, n):
-        raise ValueError(f"linear: expected one vector for each quadratic {quadratic.shape}; got shape {linear.shape}")
+        raise ValueError(f"linear: expected one vector per quadratic {quadratic.shape}; got shape {linear.shape}")
     dtype = linear.dtype
-    tol = jnp.asarray(math.sqrt(float(jnp.finfo(dtype).eps)) if tol is None else tol, dtype)
+    tol = jnp.asarray(math.sqrt(machine_epsilon(dtype)) if tol is None else tol, dtype)
     limit = jnp.asarray(max_iters, jnp.int32)
 
     def solve(

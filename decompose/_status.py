@@ -7,38 +7,53 @@ from jaxtyping import Array, Bool, Int
 
 
 class Status(IntEnum):
-    """How a computation ended. A larger value is a worse end, so the worst of several is their maximum.
+    """How a computation ended. Larger values are worse, so the worst of several statuses is their maximum.
 
-    Traced code returns the value as an int32 array, one for every lane under `vmap`. On the host,
-    `Status(int(result.status))` is the member and `.message` says what it means. Whatever the status, returned numbers
-    are finite unless the status is `NON_FINITE`. `CONVERGED` says that the computation did what it should, not that the
-    model is right: noise alone can look like one component too many.
+    Traced code returns the value as an int32 array, one per lane under `vmap`. On the host,
+    `Status(int(result.status))` is the member, and its `message` says what happened and what to do. Returned numbers
+    are finite unless the status is `NON_FINITE`. `CONVERGED` says that the computation succeeded, not that the model is
+    right: noise alone can look like an additional component.
     """
 
     CONVERGED = 0
     MAX_ITERS = 1
-    DEGENERATE = 2
-    RANK_DEFICIENT = 3
-    NON_FINITE = 4
+    BOUNDARY = 2
+    DEGENERATE = 3
+    RANK_DEFICIENT = 4
+    UNOBSERVED = 5
+    NON_FINITE = 6
 
     @property
     def message(self) -> str:
-        """A sentence for people."""
+        """A sentence that says what happened and what to do."""
         return _MESSAGES[self]
 
 
 _MESSAGES = {
     Status.CONVERGED: "the tolerance was met",
-    Status.MAX_ITERS: "the iteration limit came before the tolerance was met; the last iterate is returned",
+    Status.MAX_ITERS: (
+        "the iteration limit was reached before the tolerance was met; the best iterate is returned: "
+        "raise the limit, or the tolerance if the residual is small enough"
+    ),
+    Status.BOUNDARY: (
+        "an estimate fell outside its range and was moved to the boundary: a variance or a weight that came out "
+        "negative; use more data, ask for fewer components, or refine the estimate"
+    ),
     Status.DEGENERATE: (
-        "the problem does not determine its components: two of them coincide, or an eigenvalue that should be positive "
-        "or apart from the others is not; the components are arbitrary"
+        "two components coincide or a component vanished: the data do not tell them apart, and the components are "
+        "arbitrary; ask for fewer components, or use more data or more restarts"
     ),
     Status.RANK_DEFICIENT: (
-        "the second moment does not have the rank asked for: its k-th eigenvalue is not clear of the noise; "
-        "ask for fewer components or bring more data"
+        "the second moment does not have the requested rank: its k-th eigenvalue or singular value is not clear of the "
+        "noise; ask for fewer components or use more data"
     ),
-    Status.NON_FINITE: "the input, or a quantity computed from it, is NaN or infinite",
+    Status.UNOBSERVED: (
+        "a variable or dimension is never observed, so its parameters are arbitrary; leave it out or use more data"
+    ),
+    Status.NON_FINITE: (
+        "the input, or a quantity computed from it, is NaN or infinite; check the input for NaN and for values near "
+        "the ends of the floating-point range"
+    ),
 }
 
 
@@ -48,12 +63,6 @@ def worst(*statuses: Int[Array, ""] | Status) -> Int[Array, ""]:
     for status in statuses:
         result = jnp.maximum(result, jnp.asarray(status, jnp.int32))
     return result
-
-
-def check_rank(rank: int, size: int) -> None:
-    """Raise unless `rank` is between 1 and `size`."""
-    if not 1 <= rank <= size:
-        raise ValueError(f"rank: expected an integer from 1 to {size} (the dimension); got {rank}")
 
 
 def status_if(condition: Bool[Array, ""], status: Status) -> Int[Array, ""]:

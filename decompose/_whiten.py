@@ -1,12 +1,11 @@
 """Whitening: from a rank-k second moment to a space in which its components are orthonormal.
 
-`S = Σ_h s_h a_h a_hᵀ` with top-k eigenpairs `(U, Λ)`: whitener `W = U Λ^{-1/2}`, unwhitener `B = U Λ^{1/2}`. Then
-`Wᵀ S W = I`, the vectors `v_h = √s_h Wᵀa_h` are orthonormal, and `B v_h = √s_h a_h` leads back.
+`S = Σ_h s_h a_h a_hᵀ` with the k largest eigenpairs `(U, Λ)`: whitener `W = U Λ^{-1/2}`, unwhitener `B = U Λ^{1/2}`.
+Then `Wᵀ S W = I`, the vectors `v_h = √s_h Wᵀa_h` are orthonormal, and `B v_h = √s_h a_h` maps back.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,36 +13,41 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.decompose._status import Status, check_rank, status_if, worst
+from latensor.base import machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.decompose._linalg import check_rank, orthonormal_basis
+from latensor.decompose._status import Status, status_if, worst
 
-# Where the k-th direction is noise, its eigenvalue is as large as the noise itself, give or take a factor of two.
+# If the k-th direction is noise, its eigenvalue is as large as the noise itself, within a factor of two.
 _NOISE_MARGIN = 2
 
 
 class Whitening(NamedTuple):
-    """A whitener of rank k, its way back, and what the spectrum says about the rank."""
+    """A whitener of rank k, the map back, and the part of the spectrum that tells whether the rank is right."""
 
     whitener: Float[Array, "d k"]
+    """`W`, with `Wᵀ S W = I`."""
     unwhitener: Float[Array, "d k"]
+    """`B`, with `B Wᵀ` the projection to the column space of `W`."""
     eigenvalues: Float[Array, " k"]
     """The k largest eigenvalues, in decreasing order."""
     noise: Float[Array, ""]
-    """Magnitude of the most negative eigenvalue that was seen. An exact second moment has none, and sampling noise has
-    as many of either sign: a k-th eigenvalue that is not well above it may be noise."""
+    """Magnitude of the most negative eigenvalue seen. An exact second moment has none, and sampling noise is as often
+    negative as positive: a k-th eigenvalue that is not well above this may be noise."""
     residual: Float[Array, ""]
-    """Relative residual `|S U − U Λ| / λ_k` of the eigenvectors where they were computed iteratively, else zero."""
+    """Relative residual `|S U − U Λ| / λ_k` of eigenvectors that were computed iteratively; zero otherwise."""
     num_iters: Int[Array, ""]
+    """Iterations; zero for a dense `eigh`."""
     status: Int[Array, ""]
 
 
 def _from_eigenpairs(
     vectors: Array, values: Array, noise: Array, residual: Array, num_iters: Array, status: Array
 ) -> Whitening:
-    # A direction without variance is left out (zero columns, as a pseudoinverse would): dividing by it gives
-    # infinities, and flooring it gives huge numbers that drown the directions which are fine.
-    # Rounding leaves eigenvalues off by about eps · λ₁; between that and d times that they are used but not trusted.
+    # Directions without variance are left out (zero columns, as in a pseudoinverse): dividing by their eigenvalue gives
+    # infinities, and flooring it gives huge numbers that drown the other directions.
+    # Rounding perturbs eigenvalues by about eps · λ₁; between that and d times that they are used but not trusted.
     largest = jnp.maximum(values[0], 0)
-    eps = float(jnp.finfo(values.dtype).eps)
+    eps = machine_epsilon(values.dtype)
     usable = values > eps * largest
     doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, _NOISE_MARGIN * noise)
     root = jnp.sqrt(jnp.where(usable, values, 1))
@@ -63,12 +67,20 @@ def _from_eigenpairs(
     )
 
 
-@partial(jax.jit, static_argnames="rank")
+@small_jit(static_argnames="rank")
 def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
     """Whiten by the `rank` largest eigenvalues of a symmetric matrix.
 
-    One dense `eigh`: `O(d³)`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding
-    (`d · eps · λ₁`) or not above twice the `noise`; directions at rounding level are left out and nothing becomes NaN.
+    Args:
+      second: `(d, d)`, a second moment; its symmetric part is used.
+      rank: number of directions to keep, at most d.
+
+    Returns:
+      `Whitening`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding (`d · eps · λ₁`) or
+      not above twice the `noise`. Directions at rounding level get zero columns, so nothing becomes NaN.
+
+    Cost: one dense `eigh`, `O(d³)`. See `whiten_operator` for large d.
+
     """
     check_rank(rank, second.shape[0])
     values, vectors = jnp.linalg.eigh((second + second.T) / 2)
@@ -83,31 +95,23 @@ def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
     )
 
 
-class _SubspaceState(NamedTuple):
+class _Subspace(NamedTuple):
     basis: Float[Array, "d r"]
     image: Float[Array, "d r"]
+    """`S` times the basis."""
     values: Float[Array, " r"]
     residual: Float[Array, ""]
     limit: Float[Array, ""]
+    """The residual at which to stop: the tolerance, or rounding if that is larger."""
     num_iters: Int[Array, ""]
 
 
-def _orthonormalize(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:
-    """Return an orthonormal basis of the columns; a direction that is not there becomes a zero column.
-
-    From the eigenvectors of the Gram matrix, twice (the second time removes the rounding of the first). A QR of the
-    tall matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and
-    take the cores from the products that follow: 130 in place of 80 ms an iteration at n = 100,000, d = 1,000.
-    """
-    eps = float(jnp.finfo(columns.dtype).eps)
-    for _ in range(2):
-        lengths = jnp.linalg.norm(columns, axis=0)
-        columns = columns / jnp.where(lengths > 0, lengths, 1)[None, :]
-        values, vectors = jnp.linalg.eigh(jnp.matmul(columns.T, columns, precision="highest"))
-        there = values > 10 * eps * values[-1]
-        scale = jnp.where(there, 1 / jnp.sqrt(jnp.where(there, values, 1)), 0)
-        columns = jnp.matmul(columns, vectors * scale[None, :], precision="highest")
-    return columns
+def _rayleigh_ritz(basis: Array, image: Array) -> tuple[Array, Array, Array]:
+    """Rotate a basis and its image to the eigenvectors of `S` within the subspace, the largest eigenvalue first."""
+    small = matmul(basis.T, image)
+    values, rotation = jnp.linalg.eigh((small + small.T) / 2)
+    values, rotation = values[::-1], rotation[:, ::-1]
+    return matmul(basis, rotation), matmul(image, rotation), values
 
 
 def whiten_operator(
@@ -124,54 +128,51 @@ def whiten_operator(
 ) -> Whitening:
     """Whiten by a symmetric matrix that is only known through products with it.
 
-    Randomized subspace iteration with Rayleigh–Ritz: `basis ← orth(S basis)` on `rank + oversample` columns, until the
-    eigenpairs that are kept satisfy `|S U − U Λ| ≤ tol · λ_k`. The error shrinks by `|λ_{r+1}| / λ_k` an iteration,
-    `r = rank + oversample`. Never forms `(d, d)`. Call it from jitted code: by itself it compiles anew each time.
+    Randomized subspace iteration with Rayleigh–Ritz: `basis ← orth(S basis)` on `r = rank + oversample` columns, until
+    the eigenpairs that are kept satisfy `|S U − U Λ| ≤ tol · λ_k`. Each iteration reduces the error by the factor
+    `|λ_{r+1}| / λ_k`. Never forms `(d, d)`. Call it from jitted code: on its own it compiles again in each call.
 
     Args:
       key: a random key, for the start.
       operator: `V ↦ S V` on `(d, r)` blocks. Wrap data in `jax.tree_util.Partial` to jit over it.
       dimension: `d`.
       rank: number of directions to keep.
-      oversample: columns carried beyond `rank`; they speed convergence up and show the noise.
-      tol: relative residual at which to stop, if rounding lets it; default: the square root of the machine epsilon.
+      oversample: number of columns beyond `rank`; they speed up convergence and show the noise.
+      tol: relative residual at which to stop, if rounding permits; default: the square root of the machine epsilon.
       max_iters: limit on the products with `S`.
-      dtype: floating type; default: float64 where x64 is enabled, else float32.
-      start: columns near the dominant subspace, if some are known; random ones fill up.
+      dtype: floating type; default: float64 if x64 is enabled, else float32.
+      start: columns close to the dominant subspace, if some are known; the others are random.
 
-    Cost: one `operator` call on `rank + oversample` columns an iteration, and `O(d r²)` beside it.
+    Returns:
+      `Whitening`, with statuses as for `whiten`, and `MAX_ITERS` where the residual has not met `tol`.
+
+    Cost: one call of `operator` on r columns per iteration, plus `O(d r²)`.
 
     """
     check_rank(rank, dimension)
     dtype = jnp.dtype(dtype or jnp.result_type(float))
-    eps = float(jnp.finfo(dtype).eps)  # a Python number: NumPy 1 makes float64 of a float32 scalar times an int
+    eps = machine_epsilon(dtype)
     tol = jnp.asarray(math.sqrt(eps) if tol is None else tol, dtype)
     columns = min(dimension, rank + oversample)
 
-    def step(state: _SubspaceState) -> _SubspaceState:
-        basis = _orthonormalize(state.image)
-        image = operator(basis)
-        small = jnp.matmul(basis.T, image, precision="highest")
-        values, rotation = jnp.linalg.eigh((small + small.T) / 2)
-        values, rotation = values[::-1], rotation[:, ::-1]
-        basis = jnp.matmul(basis, rotation, precision="highest")
-        image = jnp.matmul(image, rotation, precision="highest")
-        miss = jnp.linalg.norm((image - basis * values[None, :])[:, :rank])
-        # Rounding alone leaves about eps · λ₁, which no number of iterations removes.
+    def step(state: _Subspace) -> _Subspace:
+        basis = orthonormal_basis(state.image)
+        basis, image, values = _rayleigh_ritz(basis, operator(basis))
+        error = jnp.linalg.norm((image - basis * values[None, :])[:, :rank])
+        # Rounding alone leaves about eps · λ₁, which further iterations do not remove.
         rounding = 4 * math.sqrt(rank) * eps * jnp.max(jnp.abs(values))
-        smallest = jnp.maximum(values[rank - 1], rounding)
-        smallest = jnp.where(smallest > 0, smallest, 1)
+        smallest = positive_or_one(jnp.maximum(values[rank - 1], rounding))
         limit = jnp.maximum(tol, rounding / smallest)
-        return _SubspaceState(basis, image, values, miss / smallest, limit, state.num_iters + 1)
+        return _Subspace(basis, image, values, error / smallest, limit, state.num_iters + 1)
 
-    def unfinished(state: _SubspaceState) -> Array:
+    def unfinished(state: _Subspace) -> Array:
         return (state.residual > state.limit) & (state.num_iters < max_iters)
 
     random = jax.random.normal(key, (dimension, columns), dtype)
     start = random if start is None else jnp.concatenate([start.astype(dtype), random], axis=1)[:, :columns]
-    # No residual yet: a whole eigenvalue, which is above any sensible tolerance.
+    # There is no residual yet: one, a whole eigenvalue, is above any sensible tolerance.
     one = jnp.ones((), dtype)
-    first = _SubspaceState(start, start, jnp.zeros(columns, dtype), one, -one, jnp.int32(0))
+    first = _Subspace(start, start, jnp.zeros(columns, dtype), one, -one, jnp.int32(0))
     state = lax.while_loop(unfinished, step, first)
     return _from_eigenpairs(
         state.basis[:, :rank],

@@ -1,14 +1,21 @@
-"""Latent-variable models: the third layer, one module a model, all with the same verbs.
+"""Latent-variable models: the third layer, one package per model, all with the same verbs.
 
-`sample`, `population_moments`, `fit`, `log_likelihood`, `posterior`, `refine`, and a NamedTuple of parameters.
+`fit` (method of moments) and `refine` (EM) learn a model; `posterior` and `log_likelihood` apply it; `sample`,
+`population_moments`, `fit_moments` and `permute` are for experiments. The same verb has the same signature and the same
+type of result in every model.
 """
 
 from latensor.models import gamma_poisson, gaussian_mixture, hidden_markov, mixed_membership, naive_bayes
-from latensor.models._partial import DependentMissingnessWarning, Dimensions
+from latensor.models.partial import DependentMissingnessWarning
+from latensor.models.results import Fit, LogLikelihood, Refined, Sample, Spectrum
 
 __all__ = [
     "DependentMissingnessWarning",
-    "Dimensions",
+    "Fit",
+    "LogLikelihood",
+    "Refined",
+    "Sample",
+    "Spectrum",
     "gamma_poisson",
     "gaussian_mixture",
     "hidden_markov",

@@ -6,23 +6,29 @@ A view is a vector of category codes `(n,)`, which stand for indicators `e_x`, o
 Where the views are independent given the hidden variable `h` and `O_v = E[x_v | h]`, these are `O₁ diag(π) O₂ᵀ` and so
 on.
 
-Dense tables are for small `d`. For large `d` everything is contracted with directions `(d, r)` as the rows go by: an
-indicator times a matrix is a row of it, so that a view costs a gather and the triple moment `O(n r³)`. Code below zero,
-or too large, is no observation: its features are zero, and a row with one belongs into no average (see `present_rows`).
+Dense tables are for small `d`. For large `d` every view is contracted with directions `(d, r)`, block by block: an
+indicator times a matrix is a row of it, so that a view costs a gather and the triple moment `O(n r³)`. A code below
+zero, or too large, is not an observation: its features are zero, and its row is left out of all averages (see
+`present_rows`).
 
 Source: Chaganty, Liang (2014), Estimating latent-variable graphical models using moments and likelihoods, §3.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
-from latensor.moments._rows import as_float, sum_over_rows
+from latensor.base import as_float, as_int32, as_numbers, check_integer, divide, matmul
+from latensor.moments._data_type import check_row_weights
+from latensor.moments._moments import check_directions
+from latensor.moments._rows import sum_over_rows
 
-# Beyond, places no longer fit 32-bit integers, nor the table most memories.
+# Entries of a larger table cannot be numbered by 32-bit integers.
 _MAX_TABLE = 2**31 - 2
 
 
@@ -43,7 +49,7 @@ def cross_sums(weights: Array, first: Array, second: Array, third: Array) -> Any
     shape = (first.shape[1], second.shape[1], third.shape[1])
 
     def product(a: Array, b: Array) -> Array:
-        return jnp.matmul(a.T, b, precision="highest")
+        return matmul(a.T, b)
 
     return (
         (jnp.sum(weighted, axis=0), product(second, weights[:, None])[:, 0], product(third, weights[:, None])[:, 0]),
@@ -57,20 +63,24 @@ def is_categorical(view: Num[Array, "n ..."]) -> bool:
     return view.ndim == 1
 
 
+def _place(codes: Integer[Array, " n"], size: int) -> Int[Array, " n"]:
+    """Return codes as indices: JAX counts negative ones from the end, but can fill or drop those beyond it."""
+    codes = as_int32(codes)
+    return jnp.where(codes < 0, size, codes)
+
+
 def view_features(view: Num[Array, "n ..."], directions: Float[Array, "d r"]) -> Float[Array, "n r"]:
     """Return `Wᵀx` for every row: a gather for codes, a product for real vectors."""
     if is_categorical(view):
-        place = jnp.where(view < 0, directions.shape[0], view)  # JAX wraps negative indices, and fills beyond the end
-        return directions.at[place].get(mode="fill", fill_value=0)
-    return jnp.matmul(view.astype(directions.dtype), directions, precision="highest")
+        return directions.at[_place(view, directions.shape[0])].get(mode="fill", fill_value=0)
+    return matmul(view.astype(directions.dtype), directions)
 
 
 def spread_view(view: Num[Array, "n ..."], values: Float[Array, "n r"], size: int) -> Float[Array, "d r"]:
     """Return `Σ_n x_n⊗values_n`: the adjoint of `view_features`."""
     if is_categorical(view):
-        place = jnp.where(view < 0, size, view)
-        return jnp.zeros((size, values.shape[1]), values.dtype).at[place].add(values, mode="drop")
-    return jnp.matmul(view.astype(values.dtype).T, values, precision="highest")
+        return jnp.zeros((size, values.shape[1]), values.dtype).at[_place(view, size)].add(values, mode="drop")
+    return matmul(view.astype(values.dtype).T, values)
 
 
 def _dtype(views: tuple[Array, ...], row_weights: Array | None) -> jnp.dtype:
@@ -85,24 +95,22 @@ def present_rows(views: tuple[Array, ...], sizes: tuple[int, ...]) -> Bool[Array
     present = jnp.ones(views[0].shape[0], bool)
     for view, size in zip(views, sizes, strict=True):
         if is_categorical(view):
-            present = present & (view >= 0) & (view < size)
+            codes = as_int32(view)
+            present = present & (codes >= 0) & (codes < size)
     return present
 
 
-def _view_sizes(
-    views: tuple[Array, Array, Array], num_categories: int | tuple[int | None, ...] | None
-) -> tuple[int, ...]:
-    named = (num_categories,) * 3 if num_categories is None or isinstance(num_categories, int) else num_categories
+def _check_views(views: tuple[Any, Any, Any], num_categories: Any) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+    """Return the views as arrays, and the number of categories or dimensions of each."""
+    meaning = "codes (n,) or real vectors (n, d)"
+    arrays = tuple(as_numbers(f"x{place}", view, meaning) for place, view in enumerate(views, 1))
+    named = num_categories if isinstance(num_categories, tuple | list) else (num_categories,) * 3
     if len(named) != 3:
         raise ValueError(f"num_categories: expected one number or three; got {num_categories!r}")
-    if len({view.shape[0] for view in views}) != 1:
-        raise ValueError(f"x1, x2, x3: expected as many rows; got {', '.join(str(v.shape[0]) for v in views)}")
-    if views[0].shape[0] == 0:
-        raise ValueError("x1, x2, x3: expected at least one row; got none")
     sizes = []
-    for place, (view, size) in enumerate(zip(views, named, strict=True), 1):
+    for place, (view, size) in enumerate(zip(arrays, named, strict=True), 1):
         if view.ndim not in (1, 2):
-            raise ValueError(f"x{place}: expected codes (n,) or real vectors (n, d); got shape {view.shape}")
+            raise ValueError(f"x{place}: expected {meaning}; got shape {view.shape}")
         if not is_categorical(view):
             sizes.append(view.shape[1])
         elif not jnp.issubdtype(view.dtype, jnp.integer):
@@ -110,42 +118,48 @@ def _view_sizes(
         elif size is None:
             raise ValueError(f"num_categories: expected the number of categories of x{place}; got None")
         else:
-            sizes.append(size)
-    return tuple(sizes)
+            sizes.append(check_integer("num_categories", size, 1))
+    if len({view.shape[0] for view in arrays}) != 1:
+        raise ValueError(f"x1, x2, x3: expected as many rows; got {', '.join(str(v.shape[0]) for v in arrays)}")
+    if arrays[0].shape[0] == 0:
+        raise ValueError("x1, x2, x3: expected at least one row; got none")
+    return arrays, tuple(sizes)
 
 
 def average_sums(sums: Any, total: Array) -> CrossMoments:
     """Return moments from sums over rows and the sum of the rows' weights; zeros, not NaN, where that is zero."""
-    scale = 1 / jnp.where(total > 0, total, 1)
+    scale = divide(1, total, 1)
     first, second, third = jax.tree.map(lambda part: part * scale, sums)
     return CrossMoments(first, second, third, jnp.int32(0))
 
 
 def count_table(
-    codes: tuple[Int[Array, " n"], ...], sizes: tuple[int, ...], weights: Float[Array, " n"]
+    codes: tuple[Integer[Array, " n"], ...], sizes: tuple[int, ...], weights: Float[Array, " n"]
 ) -> Float[Array, "..."]:
-    """Return the sum of weights at each combination of codes, `(d₁, …, d_m)`; rows with a code out of range add none.
+    """Return the sum of weights at each combination of codes, `(d₁, …, d_m)`, without rows that have one out of range.
 
     Weights of one add up without rounding to 2²⁴ in float32: divide afterwards, not before.
     """
-    size = 1
-    place = jnp.zeros(codes[0].shape, jnp.int32)
-    inside = present_rows(codes, sizes)
-    for code, number in zip(codes, sizes, strict=True):
-        place, size = place * number + code.astype(jnp.int32), size * number
+    size = math.prod(sizes)
     if size > _MAX_TABLE:
         raise ValueError(f"num_categories: expected a table of at most {_MAX_TABLE} entries; got {sizes}")
-    place = jnp.where(inside, place, size)
-    return jnp.zeros(size, weights.dtype).at[place].add(weights, mode="drop").reshape(sizes)
+
+    def block(codes: tuple[Array, ...], weights: Array) -> Array:
+        place = jnp.zeros(weights.shape, jnp.int32)
+        for code, number in zip(codes, sizes, strict=True):
+            place = place * number + as_int32(code)
+        place = jnp.where(present_rows(codes, sizes), place, size)
+        return jnp.zeros(size, weights.dtype).at[place].add(weights, mode="drop")
+
+    return sum_over_rows(block, codes, weights, floats_per_row=0).reshape(sizes)
 
 
-@partial(jax.jit, static_argnames="num_categories")
 def cross_moments(
-    x1: Num[Array, "n ..."],
-    x2: Num[Array, "n ..."],
-    x3: Num[Array, "n ..."],
+    x1: ArrayLike,
+    x2: ArrayLike,
+    x3: ArrayLike,
     num_categories: int | tuple[int | None, ...] | None = None,
-    row_weights: Float[Array, " n"] | None = None,
+    row_weights: ArrayLike | None = None,
 ) -> CrossMoments:
     """Return the first, pair and triple moments of three views, dense.
 
@@ -153,24 +167,26 @@ def cross_moments(
       x1: category codes `(n,)`, integers; or real vectors `(n, d)`.
       x2: the second view, likewise.
       x3: the third.
-      num_categories: the number of categories of the categorical views, one for all or one for each (`None` for real).
-        Rows with a code out of range are left out.
-      row_weights: a weight for each row (default: equal). They need not sum to one.
+      num_categories: the number of categories of the categorical views, one for all or one per view (`None` for real
+        vectors). Rows with a code out of range are left out.
+      row_weights: one weight per row (default: equal). Only their ratios matter.
 
     Returns:
       `CrossMoments(first, second = (M₁₂, M₁₃, M₂₃), third)`. Where all views are categorical these are tables of
       relative frequencies, `O(n + d³)`; else `O(n d³)`, in blocks of rows.
 
     """
-    views = (x1, x2, x3)
-    sizes = _view_sizes(views, num_categories)
+    views, sizes = _check_views((x1, x2, x3), num_categories)
+    return _moments(views, check_row_weights(row_weights, views[0].shape[0]), sizes)
+
+
+@partial(jax.jit, static_argnames="sizes")
+def _moments(views: tuple[Array, ...], row_weights: Array | None, sizes: tuple[int, ...]) -> CrossMoments:
     dtype = _dtype(views, row_weights)
-    weights = present_rows(views, sizes).astype(dtype)
-    weights = weights if row_weights is None else weights * row_weights.astype(dtype)
     if all(is_categorical(view) for view in views):
+        weights = jnp.ones(views[0].shape, dtype) if row_weights is None else row_weights.astype(dtype)
         return table_moments(count_table(views, sizes, weights))
-    identities = tuple(jnp.eye(size, dtype=dtype) for size in sizes)
-    return average_sums(_contract(views, weights, identities), jnp.sum(weights))
+    return _contract(views, row_weights, tuple(jnp.eye(size, dtype=dtype) for size in sizes))
 
 
 def table_moments(table: Float[Array, "d1 d2 d3"]) -> CrossMoments:
@@ -180,29 +196,34 @@ def table_moments(table: Float[Array, "d1 d2 d3"]) -> CrossMoments:
     return average_sums((singles, pairs, table), jnp.sum(singles[0]))
 
 
-def _contract(views: tuple[Array, ...], weights: Array, directions: tuple[Array, ...]) -> Any:
-    def block(rows: tuple[Array, ...], weights: Array) -> Any:
-        return cross_sums(weights, *(view_features(v, w) for v, w in zip(rows, directions, strict=True)))
+@jax.jit
+def _contract(views: tuple[Array, ...], row_weights: Array | None, directions: tuple[Array, ...]) -> CrossMoments:
+    sizes, dtype = tuple(w.shape[0] for w in directions), directions[0].dtype
+
+    def block(views: tuple[Array, ...], row_weights: Array | None) -> Any:
+        weights = present_rows(views, sizes).astype(dtype)
+        weights = weights if row_weights is None else weights * row_weights.astype(dtype)
+        features = (view_features(view, w) for view, w in zip(views, directions, strict=True))
+        return cross_sums(weights, *features), jnp.sum(weights)
 
     width = directions[1].shape[1] * directions[2].shape[1]
-    return sum_over_rows(block, (views, weights), floats_per_row=width)
+    return average_sums(*sum_over_rows(block, views, row_weights, floats_per_row=width))
 
 
-@jax.jit
 def contract_cross_moments(
-    x1: Num[Array, "n ..."],
-    x2: Num[Array, "n ..."],
-    x3: Num[Array, "n ..."],
+    x1: ArrayLike,
+    x2: ArrayLike,
+    x3: ArrayLike,
     directions: tuple[Float[Array, "d1 r1"], Float[Array, "d2 r2"], Float[Array, "d3 r3"]],
-    row_weights: Float[Array, " n"] | None = None,
+    row_weights: ArrayLike | None = None,
 ) -> CrossMoments:
     """Return the moments of `W₁ᵀx₁`, `W₂ᵀx₂`, `W₃ᵀx₃`, never forming those of the views themselves.
 
-    Arguments as for `cross_moments`; `directions` are `(d, r)`, one matrix a view. Cost `O(n r³)` after gathers for
+    Arguments as for `cross_moments`; `directions` are `(d, r)`, one matrix per view. Cost `O(n r³)` after gathers for
     codes, `O(n (d r + r³))` for real vectors, in blocks of rows.
     """
-    views, sizes = (x1, x2, x3), tuple(w.shape[0] for w in directions)
-    _view_sizes(views, sizes)
-    weights = present_rows(views, sizes).astype(directions[0].dtype)
-    weights = weights if row_weights is None else weights * row_weights.astype(weights.dtype)
-    return average_sums(_contract(views, weights, directions), jnp.sum(weights))
+    if len(directions) != 3:
+        raise ValueError(f"directions: expected one matrix per view; got {len(directions)}")
+    views, sizes = _check_views((x1, x2, x3), tuple(w.shape[0] for w in directions))
+    matrices = tuple(check_directions(w, size) for w, size in zip(directions, sizes, strict=True))
+    return _contract(views, check_row_weights(row_weights, views[0].shape[0]), matrices)

@@ -21,27 +21,35 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from latensor.base import as_float, as_int32, divide, einsum
 from latensor.moments._cross import CrossMoments, cross_sums
-from latensor.moments._rows import as_float, average_weights, sum_over_rows
+from latensor.moments._rows import average_weights, sum_over_rows
 from latensor.moments._variables import SHARE, Variables
+from latensor.moments.data import Table
 
 
-def row_features(
-    x: Num[Array, "n p"], mask: Bool[Array, "n p"] | None, rows: Int[Array, " r"], variables: Variables
-) -> tuple[Float[Array, "n r"], Bool[Array, "n r"] | None]:
-    """Return the value of each stacked row for each sample, and whether it is observed.
+def row_features(rows: Table, places: Int[Array, " r"]) -> tuple[Float[Array, "n r"], Bool[Array, "n r"] | None]:
+    """Return the values of stacked rows, numbered by `places`, for each sample, and whether they are observed.
 
-    For a category it is one where the sample has that category: a comparison with a gathered column of codes, so that
-    no more than the rows asked for are ever in memory. Rows below zero are padding: zero, and never observed.
+    The value of a category is one where the sample has that category: a comparison with a gathered column of codes, so
+    that only the requested places are ever in memory. Places below zero are padding: zero, and never observed.
     """
-    there = rows >= 0
-    place = jnp.where(there, rows, 0)
+    variables = described(rows)
+    real = places >= 0
+    place = jnp.where(real, places, 0)
     columns, categories = jnp.asarray(variables.row_variables)[place], jnp.asarray(variables.row_categories)[place]
-    values = jnp.where(there[None, :], entry_features(x[:, columns], columns, categories, variables), 0)
-    if mask is None:
+    values = jnp.where(real[None, :], entry_features(rows.x[:, columns], columns, categories, variables), 0)
+    if rows.mask is None:
         return values, None
-    seen = mask[:, columns] & there[None, :]
+    seen = rows.mask[:, columns] & real[None, :]
     return jnp.where(seen, values, 0), seen
+
+
+def described(table: Table) -> Variables:
+    """Return the variables of a table that has them."""
+    if table.variables is None:
+        raise ValueError("variables: expected a Table with variables, which describe its columns; got None")
+    return table.variables
 
 
 def entry_features(
@@ -49,7 +57,9 @@ def entry_features(
 ) -> Float[Array, "n r"]:
     """Return the values of stacked rows from the entries of their columns: indicators, numbers, parts of shares."""
     dtype = as_float(entries).dtype
-    values = (entries == categories[None, :].astype(entries.dtype)).astype(dtype)
+    # Wide enough for every category: 8-bit codes or 16-bit floats are not.
+    codes = as_float(entries) if jnp.issubdtype(entries.dtype, jnp.floating) else as_int32(entries)
+    values = (codes == categories[None, :].astype(codes.dtype)).astype(dtype)
     if len(variables.categorical) == variables.num_variables:
         return values
     numbers = entries.astype(dtype)
@@ -62,35 +72,30 @@ _KIND_CODES = {"real": 1, SHARE: 2}
 
 
 def raw_cross_moments(
-    x: Num[Array, "n p"],
-    mask: Bool[Array, "n p"] | None,
-    row_weights: Float[Array, " n"] | None,
-    rows: tuple[Int[Array, " r1"], Int[Array, " r2"], Int[Array, " r3"]],
-    variables: Variables,
+    table: Table, places: tuple[Int[Array, " r1"], Int[Array, " r2"], Int[Array, " r3"]]
 ) -> CrossMoments:
     """Return `E[b_j]`, `E[b_j⊗b_s]` and `E[b_j⊗b_s⊗b_t]` over the stacked rows of three modes, not corrected.
 
     Under a mask each entry averages over the samples that observe all of its variables.
     """
-    floats = as_float(x).dtype
-    weights = average_weights(row_weights, jnp.ones(x.shape[0], bool), floats)
+    dtype = table.dtype
+    weights = average_weights(table.row_weights, table.num_rows, dtype)
 
-    def block(x: Array, mask: Array | None, weights: Array) -> Any:
-        features = [row_features(x, mask, r, variables) for r in rows]
+    def block(rows: Table, weights: Array) -> Any:
+        features = [row_features(rows, mode) for mode in places]
         values = cross_sums(weights, *(value for value, _ in features))
-        if mask is None:
+        if rows.mask is None:
             return values, None
-        return values, cross_sums(weights, *(seen.astype(floats) for _, seen in features if seen is not None))
+        return values, cross_sums(weights, *(seen.astype(dtype) for _, seen in features if seen is not None))
 
-    width = rows[1].shape[0] * rows[2].shape[0]
-    values, counts = sum_over_rows(block, (x, mask, weights), floats_per_row=width if mask is None else 2 * width)
+    width = places[1].shape[0] * places[2].shape[0]
+    floats_per_row = width if table.mask is None else 2 * width
+    values, counts = sum_over_rows(block, table, weights, floats_per_row=floats_per_row)
     if counts is None:
         first, second, third = values
         return CrossMoments(first, second, third, jnp.int32(0))
-    first, second, third = jax.tree.map(
-        lambda value, count: jnp.where(count > 0, value / jnp.where(count > 0, count, 1), 0), values, counts
-    )
-    real = [(r >= 0).astype(jnp.int32) for r in rows]
+    first, second, third = jax.tree.map(divide, values, counts)
+    real = [(mode >= 0).astype(jnp.int32) for mode in places]
     padded = real[0][:, None, None] * real[1][None, :, None] * real[2][None, None, :] == 0
     return CrossMoments(first, second, third, jnp.sum((counts[2] <= 0) & ~padded, dtype=jnp.int32))
 
@@ -101,7 +106,7 @@ def correct_dirichlet(raw: CrossMoments, concentration: float | Float[Array, ""]
     ab, ac, bc = raw.second
     total = jnp.asarray(concentration, a.dtype)
     pair, single = total / (total + 1), total / (total + 2)
-    outer = jnp.einsum("i,j,l->ijl", a, b, c)
+    outer = einsum("i,j,l->ijl", a, b, c)
     mixed = ab[:, :, None] * c[None, None, :] + ac[:, None, :] * b[None, :, None] + bc[None, :, :] * a[:, None, None]
     third = raw.third - single * mixed + 2 * pair * single * outer
     second = (
@@ -112,25 +117,25 @@ def correct_dirichlet(raw: CrossMoments, concentration: float | Float[Array, ""]
     return raw._replace(second=second, third=third)
 
 
-@partial(jax.jit, static_argnames=("variables", "modes"))
+@partial(jax.jit, static_argnames="modes")
+def _moments(table: Table, modes: tuple[tuple[int, ...], ...], concentration: Array) -> CrossMoments:
+    a, b, c = (jnp.asarray(described(table).rows_of(mode)) for mode in modes)
+    return correct_dirichlet(raw_cross_moments(table, (a, b, c)), concentration)
+
+
 def dirichlet_cross_moments(
-    x: Num[Array, "n p"],
-    variables: Variables,
+    data: Table,
     modes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     concentration: float | Float[Array, ""],
-    mask: Bool[Array, "n p"] | None = None,
-    row_weights: Float[Array, " n"] | None = None,
 ) -> CrossMoments:
     """Return the corrected moments of three groups of variables.
 
     Args:
-      x: `(n, p)`, category codes and real values.
-      variables: what its columns are.
+      data: a `Table` of category codes and real values, with its `variables`. Under a mask, entries average over the
+        samples that observe all of their variables.
       modes: three tuples of column numbers, of which no two share a variable. In each mode the rows of its variables
-        are stacked: one for each category, one for a real variable.
+        are stacked: one per category, one for a real variable.
       concentration: `α₀`, the sum of the Dirichlet's parameters.
-      mask: `(n, p)` bool, True where observed. Entries average over the samples that observe all of their variables.
-      row_weights: a weight for each sample (default: equal).
 
     Returns:
       `CrossMoments`: first moments, the pairs of modes 12, 13, 23, and the triple.
@@ -138,14 +143,14 @@ def dirichlet_cross_moments(
     Cost: `O(n r₁ r₂ r₃)` for modes of `r` rows, in blocks of samples; nothing of size `(n, Σ rows)` is formed.
 
     """
+    if not isinstance(data, Table):
+        raise ValueError(f"data: expected a latensor.moments.Table with variables; got {type(data).__name__}")
+    last = described(data).num_variables - 1
     named = [j for mode in modes for j in mode]
     if len(modes) != 3 or not all(modes):
         raise ValueError(f"modes: expected three tuples of columns, none of them empty; got {modes!r}")
     if len(set(named)) != len(named):
         raise ValueError(f"modes: expected no variable twice; got {sorted({j for j in named if named.count(j) > 1})}")
-    if min(named) < 0 or max(named) >= variables.num_variables:
-        raise ValueError(f"modes: expected columns from 0 to {variables.num_variables - 1}; got {sorted(set(named))}")
-    if x.ndim != 2 or x.shape[1] != variables.num_variables:
-        raise ValueError(f"x: expected {variables.num_variables} columns, as in variables; got shape {x.shape}")
-    a, b, c = (jnp.asarray(variables.rows_of(mode)) for mode in modes)
-    return correct_dirichlet(raw_cross_moments(x, mask, row_weights, (a, b, c), variables), concentration)
+    if min(named) < 0 or max(named) > last:
+        raise ValueError(f"modes: expected columns from 0 to {last}; got {sorted(set(named))}")
+    return _moments(data, tuple(tuple(mode) for mode in modes), jnp.asarray(concentration))

@@ -14,15 +14,17 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 from latensor.moments._cumulants import ContractedCumulants, Cumulants, contract_cumulants, cumulants
-from latensor.moments._moments import Moments, symmetric_outer, symmetrize_last
+from latensor.moments._moments import Moments, check_directions, symmetric_outer, symmetrize_last
 from latensor.moments._observed import centre
+from latensor.moments.data import Table, as_table
 
 
 def _repair(mean: Float[Array, " d"], second: Float[Array, "d r"], directions: Array) -> Float[Array, "d r"]:
-    """Return the rows `q_i` such that `sym Σ w_i⊗w_i⊗q_i` is what a Poisson count adds to the third cumulant."""
+    """Return rows `q_i` such that Poisson counts add `sym Σ w_i⊗w_i⊗q_i` to the third cumulant."""
     # `w_i⊗w_i⊗w_i` counts three times under `sym`.
     return second - (2 / 3) * mean[:, None] * directions
 
@@ -41,34 +43,32 @@ def correct_gamma_poisson(
 
 
 @partial(jax.jit, static_argnames=("method", "block"))
+def _contract(table: Table, directions: Array, method: str, block: int | None) -> Array:
+    data = centre(table)
+    return correct_gamma_poisson(contract_cumulants(data, directions, method, block), directions, data.mean)
+
+
 def contract_gamma_poisson_moments(
-    x: Num[Array, "n d"],
+    data: Table | ArrayLike,
     directions: Float[Array, "d r"],
-    mask: Bool[Array, "n d"] | None = None,
-    row_weights: Float[Array, " n"] | None = None,
     *,
     method: Literal["implicit", "available"] = "implicit",
     block: int | None = None,
 ) -> Float[Array, "r r r"]:
-    """Return `T(W, W, W)` of a Gamma-Poisson model; arguments as in `contract_cumulants`."""
-    data = centre(x, mask, row_weights)
-    return correct_gamma_poisson(contract_cumulants(data, directions, method, block), directions, data.mean)
+    """Return `T(W, W, W)` of a Gamma-Poisson model; `method` and `block` as in `contract_third_cumulant`."""
+    table = as_table(data)
+    return _contract(table, check_directions(directions, table.num_dimensions), method, block)
 
 
 @jax.jit
-def gamma_poisson_moments(
-    x: Num[Array, "n d"], mask: Bool[Array, "n d"] | None = None, row_weights: Float[Array, " n"] | None = None
-) -> Moments:
-    """Return `μ`, `S` and `T` of a Gamma-Poisson model, dense, available-case where masked: `O(n d³)`.
-
-    Args:
-      x: counts, samples in rows.
-      mask: True where observed; `None` means everywhere.
-      row_weights: a weight for each row (default: equal).
-
-    """
-    mean, second, third, _ = cumulants(x, mask, row_weights)
+def _moments(table: Table) -> Moments:
+    mean, second, third, _ = cumulants(table)
     return Moments(first=mean, second=second - jnp.diag(mean), third=third - _dense_repair(mean, second))
+
+
+def gamma_poisson_moments(data: Table | ArrayLike) -> Moments:
+    """Return `μ`, `S` and `T` of a Gamma-Poisson model from counts, dense, available-case where masked: `O(n d³)`."""
+    return _moments(as_table(data))
 
 
 @jax.jit

@@ -10,19 +10,21 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Num
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
+from latensor.base import matmul
 from latensor.moments._cumulants import ContractedCumulants, contract_cumulants, cumulants
-from latensor.moments._moments import Moments, symmetrize_last
+from latensor.moments._moments import Moments, check_directions, symmetrize_last
 from latensor.moments._observed import centre
+from latensor.moments.data import Table, as_table
 
 
 def correct_gaussian(
     seen: ContractedCumulants, directions: Float[Array, "d r"], variance: Float[Array, ""]
 ) -> Float[Array, "r r r"]:
     """Return `T(W, W, W)` from contracted cumulants."""
-    spherical = seen.second - variance * directions
-    pairs = jnp.matmul(directions.T, spherical, precision="highest")
+    pairs = matmul(directions.T, seen.second - variance * directions)
     pairs = (pairs + pairs.T) / 2
     squares = seen.mean[:, None] * seen.mean[None, :]
     return (
@@ -33,39 +35,29 @@ def correct_gaussian(
 
 
 @partial(jax.jit, static_argnames=("method", "block"))
+def _contract(table: Table, directions: Array, variance: Array, method: str, block: int | None) -> Array:
+    seen = contract_cumulants(centre(table), directions, method, block)
+    return correct_gaussian(seen, directions, jnp.asarray(variance, directions.dtype))
+
+
 def contract_gaussian_moments(
-    x: Num[Array, "n d"],
+    data: Table | ArrayLike,
     directions: Float[Array, "d r"],
     variance: float | Float[Array, ""],
-    mask: Bool[Array, "n d"] | None = None,
-    row_weights: Float[Array, " n"] | None = None,
     *,
     method: Literal["implicit", "available"] = "implicit",
     block: int | None = None,
 ) -> Float[Array, "r r r"]:
-    """Return `T(W, W, W)` of a spherical Gaussian mixture; arguments as in `contract_cumulants`."""
-    seen = contract_cumulants(centre(x, mask, row_weights), directions, method, block)
-    return correct_gaussian(seen, directions, jnp.asarray(variance, directions.dtype))
+    """Return `T(W, W, W)` of a spherical Gaussian mixture; `method` and `block` as in `contract_third_cumulant`."""
+    table = as_table(data)
+    directions = check_directions(directions, table.num_dimensions)
+    return _contract(table, directions, jnp.asarray(variance), method, block)
 
 
 @jax.jit
-def gaussian_moments(
-    x: Num[Array, "n d"],
-    variance: float | Float[Array, ""],
-    mask: Bool[Array, "n d"] | None = None,
-    row_weights: Float[Array, " n"] | None = None,
-) -> Moments:
-    """Return `μ`, `S` and `T` of a spherical Gaussian mixture, dense, available-case where masked: `O(n d³)`.
-
-    Args:
-      x: samples in rows.
-      variance: `σ²`, common to all components and dimensions (`latensor.decompose.noise_variance` estimates it).
-      mask: True where observed; `None` means everywhere.
-      row_weights: a weight for each row (default: equal).
-
-    """
-    mean, second, third, _ = cumulants(x, mask, row_weights)
-    identity = jnp.eye(x.shape[1], dtype=second.dtype)
+def _moments(table: Table, variance: Array) -> Moments:
+    mean, second, third, _ = cumulants(table)
+    identity = jnp.eye(table.num_dimensions, dtype=second.dtype)
     variance = jnp.asarray(variance, second.dtype)
     seen = ContractedCumulants(mean, second, third, jnp.int32(0))
     return Moments(
@@ -73,3 +65,11 @@ def gaussian_moments(
         second=second - variance * identity + mean[:, None] * mean[None, :],
         third=correct_gaussian(seen, identity, variance),
     )
+
+
+def gaussian_moments(data: Table | ArrayLike, variance: float | Float[Array, ""]) -> Moments:
+    """Return `μ`, `S` and `T` of a spherical Gaussian mixture, dense, available-case where masked: `O(n d³)`.
+
+    `variance` is `σ²`, common to all components and dimensions (`latensor.decompose.noise_variance` estimates it).
+    """
+    return _moments(as_table(data), jnp.asarray(variance))

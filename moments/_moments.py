@@ -1,12 +1,13 @@
-"""The result type of all moment functions, and the third-order products that they share."""
+"""The result type of the symmetric moments, and the third-order products that they share."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from latensor.base import as_float, check_matrix, matmul
 from latensor.moments._rows import sum_over_rows
 
 
@@ -18,6 +19,14 @@ class Moments(NamedTuple):
     third: Float[Array, "d d d"]
 
 
+def check_directions(directions: Any, num_dimensions: int, name: str = "directions") -> Float[Array, "d r"]:
+    """Return directions `(d, r)` for data of `num_dimensions`."""
+    array = as_float(check_matrix(name, directions, f"a matrix ({num_dimensions}, r)"))
+    if array.shape[0] != num_dimensions:
+        raise ValueError(f"{name}: expected {num_dimensions} rows, one per dimension; got shape {array.shape}")
+    return array
+
+
 def third_power_sum(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> Float[Array, "r r r"]:
     """Return `Σ_n weights_n · y_n⊗y_n⊗y_n` for the rows `y_n`.
 
@@ -26,14 +35,14 @@ def third_power_sum(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> F
     eight times faster than the plain form).
     """
     r = rows.shape[1]
-    return unpack_cubes(sum_over_rows(packed_cubes, (rows, weights), floats_per_row=2 * r * r))
+    return unpack_cubes(sum_over_rows(packed_cubes, rows, weights, floats_per_row=2 * r * r))
 
 
 def packed_cubes(rows: Float[Array, "n r"], weights: Float[Array, " n"]) -> Float[Array, "pairs r"]:
     """Return `Σ_n weights_n · y_n⊗y_n⊗y_n`, the first two modes packed to their distinct pairs."""
     first, second = np.triu_indices(rows.shape[1])
     products = rows.T[first] * rows.T[second]
-    return jnp.matmul(products, weights[:, None] * rows, precision="highest")
+    return matmul(products, weights[:, None] * rows)
 
 
 def unpack_cubes(packed: Float[Array, "pairs r"]) -> Float[Array, "r r r"]:
@@ -54,13 +63,13 @@ def symmetric_outer(pairs: Float[Array, "d r"], singles: Float[Array, "d r"]) ->
     """Return `sym Σ_i p_i⊗p_i⊗q_i`: the sum over the three places that `q` can take."""
     r = pairs.shape[1]
     squares = (pairs[:, :, None] * pairs[:, None, :]).reshape(-1, r * r)
-    return symmetrize_last(jnp.matmul(squares.T, singles, precision="highest").reshape(r, r, r))
+    return symmetrize_last(matmul(squares.T, singles).reshape(r, r, r))
 
 
 @jax.jit
 def contract_third(third: Float[Array, "d d d"], directions: Float[Array, "d r"]) -> Float[Array, "r r r"]:
     """Return `T(W, W, W)` for a dense tensor, one mode after the other: `O(d³ r)`."""
     partial = third
-    for _ in range(3):  # contracts the last mode and moves the new one to the front: three turns meet every mode once
-        partial = jnp.moveaxis(jnp.matmul(partial, directions, precision="highest"), -1, 0)
+    for _ in range(3):  # contracts the last mode and moves the new one to the front: three turns contract every mode
+        partial = jnp.moveaxis(matmul(partial, directions), -1, 0)
     return partial

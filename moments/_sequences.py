@@ -1,16 +1,17 @@
-"""Sequences, and the moments of their consecutive triples.
+"""The moments of three consecutive observations of sequences.
 
-One long sequence and many short ones are the same thing here: all observations one after the other, `(N,)` codes or
-`(N, d)` real vectors, with a mark where a sequence begins. Windows of three neighbours are slices of that one array,
-cut block by block; those that reach over the end of a sequence weigh nothing.
+One long sequence and many short ones are treated alike: all observations one after the other, `(N,)` codes or `(N, d)`
+real vectors, with a mark where a sequence begins. Windows of three neighbours are slices of that one array, cut block
+by block. A window has weight zero where it extends beyond its sequence, or where one of its observations is missing.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from latensor.moments._cross import (
@@ -23,125 +24,157 @@ from latensor.moments._cross import (
     table_moments,
     view_features,
 )
+from latensor.moments._moments import check_directions
 from latensor.moments._rows import sum_over_rows
+from latensor.moments.data import Sequences, as_sequences
 
 WINDOW = 3
 
 
-class Sequences(NamedTuple):
-    """Observations of all sequences, one after the other."""
+class Observations(NamedTuple):
+    """The observations of all sequences, one after the other."""
 
     x: Num[Array, "N ..."]
+    """Code −1, or zeros, at padding and where the observation is missing."""
     first: Bool[Array, " N"]
     """Whether a sequence begins here."""
     valid: Bool[Array, " N"]
-    """Whether this is an observation and not padding."""
+    """Whether this is a step of a sequence and not padding."""
+    observed: Bool[Array, " N"]
+    """Whether this is a step of a sequence and its observation is not missing."""
     owner: Int[Array, " N"]
     """The number of the sequence."""
 
 
-def _hide(x: Array, valid: Array) -> Array:
-    """Return observations with nothing at padding: no code, or zeros, whatever was there."""
-    seen = valid.reshape(-1, *[1] * (x.ndim - 1))
+class Windows(NamedTuple):
+    """All windows of three neighbours."""
+
+    x: Num[Array, "N ..."]
+    weights: Float[Array, " windows"]
+    """That of the sequence; zero where a window is not within one sequence, or not observed whole."""
+
+
+def sequence_lengths(sequences: Sequences) -> Int[Array, " S"]:
+    """Return the length of each sequence."""
+    if sequences.lengths is not None:
+        return sequences.lengths
+    time = sequences.x.shape[1] if sequences.is_batched else sequences.x.shape[0]
+    return jnp.full(sequences.num_sequences, time, jnp.int32)
+
+
+def _hide(x: Array, observed: Array) -> Array:
+    seen = observed.reshape(-1, *[1] * (x.ndim - 1))
     return jnp.where(seen, x, -1 if jnp.issubdtype(x.dtype, jnp.integer) else 0).astype(x.dtype)
 
 
-def flatten_sequences(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, batched: bool) -> Sequences:
-    """Lay sequences end to end.
-
-    Args:
-      x: where `batched`, `(sequences, time, …)`, padded at the end; else `(time, …)`.
-      lengths: of each sequence; `None`: no padding, or one sequence.
-      batched: see `x`.
-
-    """
-    if batched:
-        num_sequences, time = x.shape[:2]
-        place = jnp.arange(num_sequences * time)
+def flatten_sequences(sequences: Sequences) -> Observations:
+    """Lay sequences end to end."""
+    x, lengths = sequences.x, sequences.lengths
+    if sequences.is_batched:
+        time = x.shape[1]
+        place = jnp.arange(x.shape[0] * time)
         owner, position = place // time, place % time
-        x = x.reshape(num_sequences * time, *x.shape[2:])
+        x = x.reshape(x.shape[0] * time, *x.shape[2:])
+        valid = jnp.ones(place.shape, bool) if lengths is None else position < lengths[owner]
+        first = position == 0
+    else:
+        place = jnp.arange(x.shape[0])
         if lengths is None:
-            return Sequences(x, position == 0, jnp.ones(place.shape, bool), owner)
-        valid = position < lengths[owner]
-        return Sequences(_hide(x, valid), (position == 0) & valid, valid, owner)
-    size = x.shape[0]
-    if lengths is None:
-        return Sequences(x, jnp.arange(size) == 0, jnp.ones(size, bool), jnp.zeros(size, jnp.int32))
-    ends = jnp.cumsum(lengths)
-    marks = jnp.zeros(size, jnp.int32).at[ends - lengths].add(1, mode="drop")
-    valid = jnp.arange(size) < ends[-1]
-    return Sequences(_hide(x, valid), (marks > 0) & valid, valid, jnp.cumsum(marks) - 1)
+            first, valid, owner = place == 0, jnp.ones(place.shape, bool), jnp.zeros(place.shape, jnp.int32)
+        else:
+            ends = jnp.cumsum(lengths)
+            marks = jnp.zeros(place.shape, jnp.int32).at[ends - lengths].add(1, mode="drop")
+            first, valid, owner = marks > 0, place < ends[-1], jnp.cumsum(marks) - 1
+    observed = valid if sequences.mask is None else valid & sequences.mask.reshape(-1)
+    if lengths is not None or sequences.mask is not None:
+        x = _hide(x, observed)
+    return Observations(x, first & valid, valid, observed, owner)
 
 
-def sequence_lengths(x: Num[Array, "..."], lengths: Int[Array, " S"] | None, batched: bool) -> Int[Array, " S"]:
-    """Return the length of each sequence; arguments as for `flatten_sequences`."""
-    num_sequences, time = x.shape[:2] if batched else (1, x.shape[0])
-    return jnp.full(num_sequences, time, jnp.int32) if lengths is None else lengths
-
-
-def window_weights(
-    sequences: Sequences, row_weights: Float[Array, " S"] | None, dtype: jnp.dtype, num_categories: int | None = None
-) -> Float[Array, " windows"]:
-    """Return the weight of each window of three: that of its sequence, or zero where it is not within one."""
-    ends = slice(WINDOW - 1, None)
-    inside = sequences.valid[ends] & (sequences.owner[ends] == sequences.owner[: 1 - WINDOW])
-    if num_categories is not None:
-        known = present_rows((sequences.x,), (num_categories,))
-        inside = inside & known[:-2] & known[1:-1] & known[2:]
-    weights = inside.astype(dtype)
-    return weights if row_weights is None else weights * row_weights.astype(dtype)[sequences.owner[: 1 - WINDOW]]
-
-
-def _check_size(x: Array) -> None:
-    if x.shape[0] < WINDOW:
-        raise ValueError(f"x: expected at least {WINDOW} observations; got {x.shape[0]}")
-
-
-def _views(x: Array) -> tuple[Array, Array, Array]:
-    return x[:-2], x[1:-1], x[2:]
-
-
-@partial(jax.jit, static_argnames="num_categories")
-def sequence_moments(
-    x: Int[Array, " N"], weights: Float[Array, " windows"], num_categories: int
-) -> tuple[CrossMoments, Float[Array, ""]]:
-    """Return the tables of consecutive singles, pairs and triples of codes, and the sum of the windows' weights."""
-    table = count_table(_views(x), (num_categories,) * 3, weights)
-    return table_moments(table), jnp.sum(weights)
+def observation_weights(
+    observations: Observations, row_weights: Float[Array, " S"] | None, dtype: jnp.dtype
+) -> Float[Array, " N"]:
+    """Return the weight of each time step: that of its sequence, and zero at padding."""
+    weights = observations.valid.astype(dtype)
+    return weights if row_weights is None else weights * row_weights.astype(dtype)[observations.owner]
 
 
 @jax.jit
-def contract_sequence_moments(
-    x: Num[Array, "N ..."], weights: Float[Array, " windows"], directions: Float[Array, "d r"]
-) -> CrossMoments:
-    """Return the moments of `Wᵀx_t`, `Wᵀx_{t+1}`, `Wᵀx_{t+2}` over all windows, `O(n r³)` after gathers or products.
+def find_windows(sequences: Sequences) -> Windows:
+    """Return the windows of three neighbours, with their weights."""
+    observations = flatten_sequences(sequences)
+    if observations.x.shape[0] < WINDOW:
+        raise ValueError(f"x: expected at least {WINDOW} observations; got {observations.x.shape[0]}")
+    seen, owner = observations.observed, observations.owner
+    if sequences.num_symbols is not None:
+        seen = seen & present_rows((observations.x,), (sequences.num_symbols,))
+    inside = seen[:-2] & seen[1:-1] & seen[2:] & (owner[WINDOW - 1 :] == owner[: 1 - WINDOW])
+    weights = inside.astype(sequences.dtype)
+    if sequences.row_weights is not None:
+        weights = weights * sequences.row_weights.astype(weights.dtype)[owner[: 1 - WINDOW]]
+    return Windows(observations.x, weights)
 
+
+def window_views(x: Num[Array, "N ..."]) -> tuple[Array, Array, Array]:
+    """Return the first, second and third observation of every window."""
+    return x[:-2], x[1:-1], x[2:]
+
+
+@partial(jax.jit, static_argnames="num_symbols")
+def window_table(windows: Windows, num_symbols: int) -> CrossMoments:
+    """Return the tables of consecutive singles, pairs and triples of codes."""
+    return table_moments(count_table(window_views(windows.x), (num_symbols,) * 3, windows.weights))
+
+
+@jax.jit
+def contract_windows(windows: Windows, directions: Float[Array, "d r"]) -> CrossMoments:
+    """Return the moments of `Wᵀx_t`, `Wᵀx_{t+1}`, `Wᵀx_{t+2}` over all windows; see `contract_sequence_moments`."""
+
+    def block(x: Array, weights: Array) -> Any:
+        weights = weights[: 1 - WINDOW]
+        return cross_sums(weights, *window_views(view_features(x, directions))), jnp.sum(weights)
+
+    padded = jnp.pad(windows.weights.astype(directions.dtype), (0, WINDOW - 1))
+    width = directions.shape[1] ** 2
+    return average_sums(*sum_over_rows(block, windows.x, padded, floats_per_row=width, overlap=WINDOW - 1))
+
+
+def sequence_moments(data: Sequences | ArrayLike) -> CrossMoments:
+    """Return the moments of three consecutive symbols, dense: relative frequencies of singles, pairs and triples.
+
+    `O(n + d³)` for `d` symbols. Averages over all windows of three observations, none of which is missing; sequences
+    with no such window are left out.
+    """
+    sequences = as_sequences(data)
+    if sequences.num_symbols is None:
+        raise ValueError("data: expected sequences of symbols; contract_sequence_moments takes real vectors")
+    return window_table(find_windows(sequences), sequences.num_symbols)
+
+
+def contract_sequence_moments(data: Sequences | ArrayLike, directions: Float[Array, "d r"]) -> CrossMoments:
+    """Return the moments of `Wᵀx_t`, `Wᵀx_{t+1}`, `Wᵀx_{t+2}` for symbols or real vectors, never forming `(d, d)`.
+
+    Averages over all windows of three observations, none of which is missing. `O(n r³)` after gathers or products.
     Every observation is read once: a block of windows shares its features among the three views.
     """
-    _check_size(x)
-
-    def block(rows: Array, weights: Array) -> object:
-        return cross_sums(weights[: 1 - WINDOW], *_views(view_features(rows, directions)))
-
-    padded = jnp.pad(weights, (0, WINDOW - 1))
-    width = directions.shape[1] ** 2
-    return average_sums(sum_over_rows(block, (x, padded), floats_per_row=width, overlap=WINDOW - 1), jnp.sum(weights))
+    sequences = as_sequences(data)
+    return contract_windows(find_windows(sequences), check_directions(directions, sequences.num_features))
 
 
-def pair_product(
-    x: Num[Array, "N ..."], weights: Float[Array, " windows"], vectors: Float[Array, "d r"], shift: int
-) -> Float[Array, "d r"]:
+def pair_product(windows: Windows, vectors: Float[Array, "d r"], shift: int) -> Float[Array, "d r"]:
     """Return `(Σ_t w_t x_t⊗x_{t+shift}) V`; a negative shift is the transposed matrix. `O(n r)`, never `(d, d)`."""
-    views = _views(x)
     row, column = (0, shift) if shift > 0 else (-shift, 0)
-    return spread_view(views[row], weights[:, None] * view_features(views[column], vectors), vectors.shape[0])
+
+    def block(views: tuple[Array, Array, Array], weights: Array) -> Array:
+        return spread_view(views[row], weights[:, None] * view_features(views[column], vectors), vectors.shape[0])
+
+    return sum_over_rows(block, window_views(windows.x), windows.weights, floats_per_row=0)
 
 
-def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array, Array]:
+def _sorted_triples(windows: Windows) -> tuple[tuple[Array, ...], Array, Array]:
     """Return the windows' codes in order, their weights, and whether each differs from the one before it."""
-    _check_size(x)
-    codes = tuple(jnp.where(weights > 0, part, -1) for part in _views(x))
-    one, two, three, weights = lax.sort((*codes, weights), num_keys=3)
+    codes = tuple(jnp.where(windows.weights > 0, part, -1) for part in window_views(windows.x))
+    one, two, three, weights = lax.sort((*codes, windows.weights), num_keys=3)
     codes = (one, two, three)
     differs = jnp.zeros(weights.shape[0] - 1, bool)
     for part in codes:
@@ -150,16 +183,14 @@ def _sorted_triples(x: Array, weights: Array) -> tuple[tuple[Array, ...], Array,
 
 
 @jax.jit
-def count_distinct(x: Int[Array, " N"], weights: Float[Array, " windows"]) -> Int[Array, ""]:
+def count_distinct(windows: Windows) -> Int[Array, ""]:
     """Return the number of places that `distinct_triples` needs: windows without weight share one."""
-    return 1 + jnp.sum(_sorted_triples(x, weights)[2], dtype=jnp.int32)
+    return 1 + jnp.sum(_sorted_triples(windows)[2], dtype=jnp.int32)
 
 
-def distinct_triples(
-    x: Int[Array, " N"], weights: Float[Array, " windows"], size: int
-) -> tuple[tuple[Array, Array, Array], Float[Array, " size"]]:
-    """Return the distinct triples with the sums of their weights, in `size` places, as many as there are or more."""
-    codes, weights, differs = _sorted_triples(x, weights)
+def distinct_triples(windows: Windows, size: int) -> tuple[tuple[Array, Array, Array], Float[Array, " size"]]:
+    """Return the distinct triples with the sums of their weights, in `size` places: at least `count_distinct`."""
+    codes, weights, differs = _sorted_triples(windows)
     place = jnp.cumsum(differs.astype(jnp.int32))
     counts = jnp.zeros(size, weights.dtype).at[place].add(weights, mode="drop")
     kept = tuple(jnp.full(size, -1, part.dtype).at[place].set(part, mode="drop") for part in codes)

@@ -27,6 +27,12 @@ _FLAGS = {
 _flags = [f"--{flag}={value}" for flag, value in _FLAGS.items() if _knows(flag)]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, os.environ.get("XLA_FLAGS", "")])
 
+# What was compiled once is read from the disk in the next run, in subprocesses too. The flags above are part of the
+# key. Entries are never evicted: `make clean` removes them.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 import jax
 import jaxtyping
 import pytest

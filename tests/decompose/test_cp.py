@@ -43,10 +43,10 @@ def run(variant, tensor, start, *, num_updates=None, tol=1e-6, max_iters=1000):
     )
 
 
-def assert_recovered(found, weights, factors, tolerance):
+def assert_recovered(result, weights, factors, tolerance):
     """Compare with the truth; weights that differ fix the order."""
-    np.testing.assert_allclose(found.weights, weights, rtol=tolerance)
-    for estimate, truth in zip(found.factors, factors, strict=True):
+    np.testing.assert_allclose(result.weights, weights, rtol=tolerance)
+    for estimate, truth in zip(result.factors, factors, strict=True):
         np.testing.assert_allclose(estimate, truth, atol=tolerance)
 
 
@@ -54,21 +54,21 @@ def assert_recovered(found, weights, factors, tolerance):
 @pytest.mark.parametrize("seed", range(5))
 def test_recovers_an_exact_tensor(variant, seed, float64):
     tensor, weights, factors = exact_tensor(seed)
-    found = run(variant, tensor, random_start(seed), tol=1e-14, max_iters=3000)
-    assert_recovered(found, weights, factors, 1e-8)
-    assert found.unexplained < 1e-12
-    assert found.status == Status.CONVERGED
+    result = run(variant, tensor, random_start(seed), tol=1e-14, max_iters=3000)
+    assert_recovered(result, weights, factors, 1e-8)
+    assert result.unexplained < 1e-12
+    assert result.status == Status.CONVERGED
 
 
 @pytest.mark.parametrize("variant", ["wnmf", "multiplicative", "plain"])
 def test_slower_methods_come_near_an_exact_tensor(variant, float64):
     """Plain updates need thousands of sweeps; all of these went below one in a thousand in 3000."""
     tensor, weights, factors = exact_tensor(0)
-    found = run(variant, tensor, random_start(0), tol=1e-14, max_iters=3000)
-    assert_recovered(found, weights, factors, 5e-3)
-    assert found.unexplained < 1e-3
-    assert found.status == Status.MAX_ITERS
-    assert found.num_iters == 3000
+    result = run(variant, tensor, random_start(0), tol=1e-14, max_iters=3000)
+    assert_recovered(result, weights, factors, 5e-3)
+    assert result.unexplained < 1e-3
+    assert result.status == Status.MAX_ITERS
+    assert result.num_iters == 3000
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,14 +78,14 @@ def test_least_squares_recovers_factors_of_either_sign(seed, float64):
     factors = [factor / np.linalg.norm(factor, axis=0) for factor in factors]
     tensor = np.einsum("h,ih,jh,lh->ijl", [5.0, 3.0, 1.5], *factors)
     starts = [tuple(jnp.asarray(rng.normal(size=(d, RANK))) for d in SHAPE) for _ in range(3)]
-    found = min((run("als", tensor, start, tol=1e-14) for start in starts), key=lambda found: found.unexplained)
-    np.testing.assert_allclose(found.weights, [5.0, 3.0, 1.5], rtol=1e-8)
+    result = min((run("als", tensor, start, tol=1e-14) for start in starts), key=lambda trial: trial.unexplained)
+    np.testing.assert_allclose(result.weights, [5.0, 3.0, 1.5], rtol=1e-8)
     # Two of the three columns of a component may change sign together.
-    overlaps = [np.sum(truth * estimate, axis=0) for truth, estimate in zip(factors, found.factors, strict=True)]
+    overlaps = [np.sum(truth * estimate, axis=0) for truth, estimate in zip(factors, result.factors, strict=True)]
     np.testing.assert_allclose(np.abs(overlaps), 1, atol=1e-12)
     np.testing.assert_array_equal(np.prod(np.sign(overlaps), axis=0), 1)
-    np.testing.assert_allclose(reconstruct(found.weights, found.factors), tensor, atol=1e-10)
-    assert found.status == Status.CONVERGED
+    np.testing.assert_allclose(reconstruct(result.weights, result.factors), tensor, atol=1e-10)
+    assert result.status == Status.CONVERGED
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "als"])
@@ -95,15 +95,15 @@ def test_objective_never_rises(variant, noise, float64):
     tensor, _, _ = exact_tensor(7, noise)
     assert 0.1 < np.mean(tensor < 0) < 0.55
     runs = [run(variant, tensor, random_start(1), tol=-1.0, max_iters=limit) for limit in range(13)]
-    assert [int(found.num_iters) for found in runs] == list(range(13))
-    steps = np.diff([float(found.unexplained) for found in runs])
+    assert [int(result.num_iters) for result in runs] == list(range(13))
+    steps = np.diff([float(result.unexplained) for result in runs])
     assert np.max(steps) < 1e-14
     assert np.sum(steps) < -0.01
 
 
-def missed(tensor, found, counts=1.0):
+def missed(tensor, result, counts=1.0):
     """Return `|M − M̃| / |M|` over the entries that count."""
-    left = tensor - np.einsum("h,ih,jh,lh->ijl", found.weights, *found.factors)
+    left = tensor - np.einsum("h,ih,jh,lh->ijl", result.weights, *result.factors)
     return np.linalg.norm(counts * left) / np.linalg.norm(counts * tensor)
 
 
@@ -111,18 +111,18 @@ def missed(tensor, found, counts=1.0):
 def test_negative_entries_leave_factors_nonnegative(variant, float64):
     tensor, _, _ = exact_tensor(3, 2.0)
     assert np.mean(tensor < 0) > 0.4
-    found = run(variant, tensor, random_start(3), max_iters=300)
-    for factor in found.factors:
+    result = run(variant, tensor, random_start(3), max_iters=300)
+    for factor in result.factors:
         assert np.min(factor) >= 0
         np.testing.assert_allclose(np.sum(factor, axis=0), 1, rtol=1e-12)
-    assert np.all(np.diff(found.weights) <= 0)
-    assert bool(jnp.all(jnp.isfinite(found.weights)))
+    assert np.all(np.diff(result.weights) <= 0)
+    assert bool(jnp.all(jnp.isfinite(result.weights)))
     # What is left unexplained is that of the objective which the method has.
     if variant == "wnmf":
-        truth = missed(tensor, found, tensor >= 0)
+        truth = missed(tensor, result, tensor >= 0)
     else:
-        truth = missed(np.maximum(tensor, 0) if variant == "multiplicative" else tensor, found)
-    np.testing.assert_allclose(found.unexplained, truth, rtol=1e-10)
+        truth = missed(np.maximum(tensor, 0) if variant == "multiplicative" else tensor, result)
+    np.testing.assert_allclose(result.unexplained, truth, rtol=1e-10)
 
 
 def balanced_start(seed, tensor):
@@ -159,12 +159,12 @@ def test_special_cases_are_the_textbook_updates(variant, float64):
     start = balanced_start(4, tensor if variant == "wnmf" else positive)
     counts = (tensor >= 0).astype(float) if variant == "wnmf" else np.ones(SHAPE)
     expected = textbook_sweep(positive, start, counts)
-    found = run(variant, tensor, tuple(jnp.asarray(factor) for factor in start), max_iters=1)
-    made = reconstruct(found.weights, found.factors)
+    result = run(variant, tensor, tuple(jnp.asarray(factor) for factor in start), max_iters=1)
+    made = reconstruct(result.weights, result.factors)
     np.testing.assert_allclose(made, np.einsum("ih,jh,lh->ijl", *expected), rtol=1e-11)
     # Sorted by weight, the columns are those of the textbook.
     sums = np.prod([np.sum(factor, axis=0) for factor in expected], axis=0)
-    for factor, truth in zip(found.factors, expected, strict=True):
+    for factor, truth in zip(result.factors, expected, strict=True):
         np.testing.assert_allclose(factor, (truth / np.sum(truth, axis=0))[:, np.argsort(-sums)], rtol=1e-11)
     other = textbook_sweep(positive, start, np.ones(SHAPE) if variant == "wnmf" else (tensor >= 0).astype(float))
     assert np.max(np.abs(made - np.einsum("ih,jh,lh->ijl", *other))) > 1e-3
@@ -181,16 +181,16 @@ def test_a_component_that_died(variant, float64):
     """Multiplicative updates never leave zero, and say so; exact passes bring the component back."""
     tensor, weights, factors = exact_tensor(0)
     a, b, c = random_start(0)
-    found = run(variant, tensor, (a.at[:, 1].set(0), b, c), tol=1e-14, max_iters=500)
+    result = run(variant, tensor, (a.at[:, 1].set(0), b, c), tol=1e-14, max_iters=500)
     if variant == "pqp":
-        assert found.status == Status.CONVERGED
-        assert_recovered(found, weights, factors, 1e-8)
+        assert result.status == Status.CONVERGED
+        assert_recovered(result, weights, factors, 1e-8)
         return
-    assert found.status == Status.DEGENERATE
-    assert found.weights[-1] == 0
-    assert found.weights[1] > 0
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found))
-    np.testing.assert_allclose(found.factors[0][:, -1], 1 / SHAPE[0])
+    assert result.status == Status.DEGENERATE
+    assert result.weights[-1] == 0
+    assert result.weights[1] > 0
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(result))
+    np.testing.assert_allclose(result.factors[0][:, -1], 1 / SHAPE[0])
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "als"])
@@ -202,10 +202,10 @@ def test_zero_and_nan_tensors_are_statuses(variant, float64):
     tensor = exact_tensor(0)[0]
     tensor[1, 2, 3] = np.nan
     for broken in (tensor, np.where(np.isnan(tensor), np.inf, tensor)):
-        found = run(variant, broken, random_start(0))
-        assert found.status == Status.NON_FINITE
+        result = run(variant, broken, random_start(0))
+        assert result.status == Status.NON_FINITE
         # Nor does it look as if all had been explained.
-        assert bool(jnp.isnan(found.unexplained))
+        assert bool(jnp.isnan(result.unexplained))
 
 
 def test_best_of_several_starts(float64):
@@ -247,11 +247,11 @@ def test_vmap_equals_loop_and_lanes_stay_apart(float64):
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_float32_at_any_scale(scale):
     tensor, weights, factors = exact_tensor(0)
-    found = nonnegative_cp(jax.random.key(0), jnp.asarray(tensor * scale, jnp.float32), RANK)
-    assert {leaf.dtype for leaf in (found.weights, *found.factors, found.unexplained)} == {jnp.dtype("float32")}
-    assert found.status == Status.CONVERGED
-    np.testing.assert_allclose(found.weights / scale, weights, rtol=5e-3)
-    for estimate, truth in zip(found.factors, factors, strict=True):
+    result = nonnegative_cp(jax.random.key(0), jnp.asarray(tensor * scale, jnp.float32), RANK)
+    assert {leaf.dtype for leaf in (result.weights, *result.factors, result.unexplained)} == {jnp.dtype("float32")}
+    assert result.status == Status.CONVERGED
+    np.testing.assert_allclose(result.weights / scale, weights, rtol=5e-3)
+    for estimate, truth in zip(result.factors, factors, strict=True):
         np.testing.assert_allclose(estimate, truth, atol=2e-3)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from latensor.decompose import Status, simultaneous_diagonalization
-from latensor.decompose._schur import real_eigenvectors
+from latensor.decompose.internal import real_eigenvectors
 from tests.helpers import best_order, lowers
 
 
@@ -26,10 +26,10 @@ def up_to_sign(factors):
     return factors * np.sign(np.sum(factors**3, axis=0))
 
 
-def rmse(truth, found):
+def rmse(truth, estimate):
     """Up to the order and the signs of the columns."""
-    truth, found = up_to_sign(truth), up_to_sign(found)
-    return np.sqrt(np.mean((truth - found[:, best_order(truth, found)]) ** 2))
+    truth, estimate = up_to_sign(truth), up_to_sign(estimate)
+    return np.sqrt(np.mean((truth - estimate[:, best_order(truth, estimate)]) ** 2))
 
 
 @pytest.mark.parametrize("definite", [True, False])

@@ -3,14 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.decompose import (
-    composite_likelihood_em,
-    marginal_variances,
-    reduced_conditionals,
-    reduced_pseudoinverse,
-    relative_efficiency,
-    uniform_efficiency,
-)
+from latensor.decompose import composite_likelihood_em, relative_efficiency, uniform_efficiency
+from latensor.decompose.internal import marginal_variances, reduced_conditionals, reduced_pseudoinverse
 from tests.helpers import largest, lowers
 
 # One shape for most tests, and many problems of it at once: what takes time is compiling.
@@ -60,10 +54,10 @@ def test_reduction_is_what_the_free_entries_see(float64):
 
 def test_composite_variance_is_the_inverse_of_the_information(float64):
     conditionals, marginals = draw(1)
-    found = VARIANCES(*as_arrays(conditionals, marginals))
+    result = VARIANCES(*as_arrays(conditionals, marginals))
     for number in range(PROBLEMS):
         expected = np.linalg.inv(information(conditionals[number], marginals[number]))
-        np.testing.assert_allclose(found.composite_likelihood[number], expected, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(result.composite_likelihood[number], expected, rtol=1e-8, atol=1e-8)
 
 
 def test_information_is_the_curvature_of_the_likelihood():
@@ -88,7 +82,7 @@ def test_information_is_the_curvature_of_the_likelihood():
 def test_pseudoinverse_variance_is_that_of_a_linear_map(float64):
     """Differences of the estimator, which is affine, and the covariance of one draw."""
     conditionals, marginals = draw(3)
-    found = VARIANCES(*as_arrays(conditionals, marginals))
+    result = VARIANCES(*as_arrays(conditionals, marginals))
     estimate = jax.jit(jax.vmap(reduced_pseudoinverse, in_axes=(0, None)))
     for number in range(4):
         matrix, observed = conditionals[number], conditionals[number] @ marginals[number]
@@ -97,31 +91,31 @@ def test_pseudoinverse_variance_is_that_of_a_linear_map(float64):
         slope = (values[1:] - values[0]).T[:-1]
         covariance = np.diag(observed) - np.outer(observed, observed)
         expected = slope @ covariance @ slope.T
-        np.testing.assert_allclose(found.pseudoinverse[number], expected, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(result.pseudoinverse[number], expected, rtol=1e-8, atol=1e-8)
 
 
 def test_reduced_pseudoinverse_is_exact_on_exact_marginals(float64):
     conditionals, marginals = draw(4)
     observed = np.einsum("bdk,bk->bd", conditionals, marginals)
-    found = jax.jit(jax.vmap(reduced_pseudoinverse))(*as_arrays(observed, conditionals))
-    assert largest(found - marginals) < 1e-11
+    result = jax.jit(jax.vmap(reduced_pseudoinverse))(*as_arrays(observed, conditionals))
+    assert largest(result - marginals) < 1e-11
     noisy = np.random.default_rng(5).dirichlet(np.ones(CATEGORIES), PROBLEMS)
-    found = jax.jit(jax.vmap(reduced_pseudoinverse))(*as_arrays(noisy, conditionals))
-    np.testing.assert_allclose(np.sum(found, axis=1), 1, atol=1e-12)
+    result = jax.jit(jax.vmap(reduced_pseudoinverse))(*as_arrays(noisy, conditionals))
+    np.testing.assert_allclose(np.sum(result, axis=1), 1, atol=1e-12)
 
 
 def test_no_estimator_is_better_than_the_likelihood(float64):
     conditionals, marginals = draw(6, problems=200)
-    found = VARIANCES(*as_arrays(conditionals, marginals))
-    difference = np.asarray(found.pseudoinverse - found.composite_likelihood)
-    size = np.linalg.eigvalsh(np.asarray(found.pseudoinverse))[:, -1]
+    result = VARIANCES(*as_arrays(conditionals, marginals))
+    difference = np.asarray(result.pseudoinverse - result.composite_likelihood)
+    size = np.linalg.eigvalsh(np.asarray(result.pseudoinverse))[:, -1]
     assert np.all(np.linalg.eigvalsh(difference)[:, 0] > -1e-10 * size)
     efficiency = np.asarray(EFFICIENCY(*as_arrays(conditionals, marginals)))
     assert np.all((efficiency > 0) & (efficiency <= 1 + 1e-12))
     assert np.min(efficiency) < 0.9
     expected = [
         np.trace(cl @ np.linalg.inv(pi)) / (STATES - 1)
-        for pi, cl in zip(np.asarray(found.pseudoinverse), np.asarray(found.composite_likelihood), strict=True)
+        for pi, cl in zip(np.asarray(result.pseudoinverse), np.asarray(result.composite_likelihood), strict=True)
     ]
     np.testing.assert_allclose(efficiency, expected, rtol=1e-8)
 
@@ -129,8 +123,8 @@ def test_no_estimator_is_better_than_the_likelihood(float64):
 def test_nothing_is_lost_where_views_are_invertible(float64):
     """Lemma 4."""
     conditionals, marginals = draw(7, d=4, k=4)
-    found = VARIANCES(*as_arrays(conditionals, marginals))
-    for pi, cl in zip(*map(np.asarray, found), strict=True):
+    result = VARIANCES(*as_arrays(conditionals, marginals))
+    for pi, cl in zip(*map(np.asarray, result), strict=True):
         np.testing.assert_allclose(pi, cl, atol=1e-7 * np.max(np.abs(pi)))
     np.testing.assert_allclose(EFFICIENCY(*as_arrays(conditionals, marginals)), 1, atol=1e-7)
 
@@ -156,11 +150,11 @@ def test_closed_form_of_the_efficiency(d, k, float64):
     marginals = np.full(k, 1 / k)
     np.testing.assert_allclose(conditionals @ marginals, 1 / d)
     expected = 1 - (1 - 1 / (1 + d - k)) / k
-    for found in (
+    for result in (
         relative_efficiency(*as_arrays(conditionals, marginals)),
         uniform_efficiency(*as_arrays(conditionals)),
     ):
-        assert float(found) == pytest.approx(expected, abs=1e-9)
+        assert float(result) == pytest.approx(expected, abs=1e-9)
 
 
 def rare_but_telling():
@@ -192,13 +186,13 @@ def test_a_simulation_has_the_variances(float64):
 
 def test_float32():
     conditionals, marginals = rare_but_telling(), np.array([0.4, 0.3, 0.3])
-    found = relative_efficiency(*as_arrays(conditionals, marginals))
-    assert found.dtype == jnp.float32
+    result = relative_efficiency(*as_arrays(conditionals, marginals))
+    assert result.dtype == jnp.float32
     observed = conditionals @ marginals
     inverse = np.linalg.pinv(conditionals[:-1, :-1] - conditionals[:-1, -1:])
     variance = inverse @ (np.diag(observed) - np.outer(observed, observed))[:-1, :-1] @ inverse.T
     expected = np.trace(np.linalg.inv(variance @ information(conditionals, marginals))) / (STATES - 1)
-    assert float(found) == pytest.approx(expected, rel=1e-4)
+    assert float(result) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (4, 1)])

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.decompose import Status, matched_rmse
-from latensor.decompose._joint import joint_diagonalization
+from latensor.decompose import Status, joint_diagonalization, matched_rmse
 from tests.helpers import lowers
 
 M, K = 5, 5  # the slices of a (5, 5, 5) tensor
@@ -182,7 +181,7 @@ def test_lowers_for_accelerators():
         ((3, 4, 5), {}, r"matrices: expected shape \(m, k, k\).*got \(3, 4, 5\)"),
         ((4, 4), {}, r"matrices: expected shape \(m, k, k\).*got \(4, 4\)"),
         ((0, 4, 4), {}, r"matrices: expected shape \(m, k, k\).*got \(0, 4, 4\)"),
-        ((3, 4, 4), {"method": "jade"}, "method: expected one of ojd0, ojd1, nojd0, nojd1; got 'jade'"),
+        ((3, 4, 4), {"method": "jade"}, "method: expected one of 'ojd0', 'ojd1', 'nojd0', 'nojd1'; got 'jade'"),
         ((3, 4, 4), {"num_projections": 0}, "num_projections: expected an integer of at least 1; got 0"),
         ((3, 4, 4), {"num_projections": 2}, "key: expected a random key"),
     ],

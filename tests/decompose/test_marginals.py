@@ -9,9 +9,9 @@ from latensor.decompose import (
     Status,
     composite_likelihood_em,
     composite_likelihood_em_samples,
-    pseudoinverse,
     pseudoinverse_marginals,
 )
+from latensor.decompose.internal import pseudoinverse
 from tests.helpers import largest, lowers
 
 # Modes, states and categories of each, and the number of problems: one compilation for all problems of a shape.
@@ -118,27 +118,27 @@ def log_likelihood(table, counts, matrices):
 
 def solve_all(counts, conditionals, **options):
     """Solve a batch of problems with one compilation."""
-    found = jax.vmap(lambda c, o: composite_likelihood_em(c, o, **options))(
+    result = jax.vmap(lambda c, o: composite_likelihood_em(c, o, **options))(
         jnp.asarray(counts, float), tuple(jnp.asarray(part, float) for part in conditionals)
     )
-    return jax.tree.map(np.asarray, found)
+    return jax.tree.map(np.asarray, result)
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
 def test_reaches_the_maximum_that_another_solver_certifies(shape, float64):
     counts, conditionals, _ = problems(shape)
-    found = solve_all(counts, conditionals)
-    assert found.table.shape == (SHAPES[shape], *[shape[1]] * shape[0])
-    assert np.max(found.gap) <= 1e-6
-    assert np.all(found.status == Status.CONVERGED)
-    assert np.min(found.table) >= 0
-    np.testing.assert_allclose(found.table.reshape(SHAPES[shape], -1).sum(axis=1), 1, atol=1e-12)
+    result = solve_all(counts, conditionals)
+    assert result.table.shape == (SHAPES[shape], *[shape[1]] * shape[0])
+    assert np.max(result.gap) <= 1e-6
+    assert np.all(result.status == Status.CONVERGED)
+    assert np.min(result.table) >= 0
+    np.testing.assert_allclose(result.table.reshape(SHAPES[shape], -1).sum(axis=1), 1, atol=1e-12)
     for number in range(SHAPES[shape]):
         matrices = [part[number] for part in conditionals]
         best, gap = by_barrier(counts[number], matrices)
         assert gap < 1e-7
-        honest = log_likelihood(found.table[number], counts[number], matrices)
-        assert found.log_likelihood[number] == pytest.approx(honest, abs=1e-11)
+        honest = log_likelihood(result.table[number], counts[number], matrices)
+        assert result.log_likelihood[number] == pytest.approx(honest, abs=1e-11)
         assert honest == pytest.approx(best, abs=1e-6)
 
 
@@ -160,17 +160,17 @@ def test_takes_a_fifth_of_the_iterations_of_em(shape, float64):
 def test_em_is_em(float64):
     """A few steps by hand; the first evaluation is counted too."""
     counts, conditionals, _ = problems(SMALL)
-    found = solve_all(counts, conditionals, accelerate=False, max_iters=4)
+    result = solve_all(counts, conditionals, accelerate=False, max_iters=4)
     for number in range(3):
         matrix = as_matrix([part[number] for part in conditionals])
         weights = counts[number].reshape(-1) / counts[number].sum()
         z = np.full(matrix.shape[1], 1 / matrix.shape[1])
         for _ in range(3):
             z = z * (matrix.T @ (weights / (matrix @ z)))
-        np.testing.assert_allclose(found.table[number].reshape(-1), z, atol=1e-13)
-        assert found.gap[number] == pytest.approx(np.max(matrix.T @ (weights / (matrix @ z))) - 1)
-    assert np.all(found.num_iters == 4)
-    assert np.all(found.status == Status.MAX_ITERS)
+        np.testing.assert_allclose(result.table[number].reshape(-1), z, atol=1e-13)
+        assert result.gap[number] == pytest.approx(np.max(matrix.T @ (weights / (matrix @ z))) - 1)
+    assert np.all(result.num_iters == 4)
+    assert np.all(result.status == Status.MAX_ITERS)
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -179,11 +179,11 @@ def test_the_likelihood_never_falls(accelerate, float64):
     before = np.full(SHAPES[SMALL], -np.inf)
     gains = []
     for limit in (1, 3, 5, 7, 9, 11, 13, 21, 41):
-        found = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
-        assert np.max(found.num_iters) <= limit
-        assert np.min(found.log_likelihood - before) > -1e-14
-        gains.append(np.max(found.log_likelihood - before))
-        before = found.log_likelihood
+        result = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
+        assert np.max(result.num_iters) <= limit
+        assert np.min(result.log_likelihood - before) > -1e-14
+        gains.append(np.max(result.log_likelihood - before))
+        before = result.log_likelihood
     assert gains[1] > 0.01
 
 
@@ -191,10 +191,10 @@ def test_the_likelihood_never_falls(accelerate, float64):
 @pytest.mark.parametrize("limit", [1, 4, 7, 10])
 def test_stops_at_the_limit(limit, accelerate, float64):
     counts, conditionals, _ = problems(SMALL)
-    found = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
-    assert limit - 1 <= np.min(found.num_iters)
-    assert np.max(found.num_iters) <= limit
-    assert np.all(found.status == Status.MAX_ITERS)
+    result = solve_all(counts, conditionals, accelerate=accelerate, max_iters=limit)
+    assert limit - 1 <= np.min(result.num_iters)
+    assert np.max(result.num_iters) <= limit
+    assert np.all(result.status == Status.MAX_ITERS)
 
 
 def test_the_gap_bounds_what_is_missing(float64):
@@ -202,14 +202,14 @@ def test_the_gap_bounds_what_is_missing(float64):
     counts, conditionals, _ = problems(SMALL)
     best = solve_all(counts, conditionals, tol=1e-10)
     for limit in (1, 3, 9):
-        found = solve_all(counts, conditionals, accelerate=False, max_iters=limit)
-        missing = best.log_likelihood - found.log_likelihood
-        assert np.all(missing <= found.gap + 1e-12)
+        result = solve_all(counts, conditionals, accelerate=False, max_iters=limit)
+        missing = best.log_likelihood - result.log_likelihood
+        assert np.all(missing <= result.gap + 1e-12)
         assert np.median(missing) > 1e-4
 
 
 def samples(shape, number=1):
-    """Return the likelihoods of the samples behind a table of counts, one row a sample."""
+    """Return the likelihoods of the samples behind a table of counts, one row per sample."""
     counts, conditionals, _ = problems(shape)
     counts, matrices = counts[number], [part[number] for part in conditionals]
     places = np.repeat(
@@ -225,12 +225,12 @@ def as_arrays(parts):
 @pytest.mark.parametrize("shape", [(1, 8, 30), (2, 4, 12), (3, 3, 8)])
 def test_samples_give_what_their_table_gives(shape, float64):
     counts, matrices, likelihoods = samples(shape)
-    found = composite_likelihood_em_samples(as_arrays(likelihoods), max_iters=5_000)
-    assert found.table.shape == (shape[1],) * shape[0]
-    assert found.gap <= 1e-6
+    result = composite_likelihood_em_samples(as_arrays(likelihoods), max_iters=5_000)
+    assert result.table.shape == (shape[1],) * shape[0]
+    assert result.gap <= 1e-6
     best, _ = by_barrier(counts, matrices)
-    assert float(found.log_likelihood) == pytest.approx(best, abs=1e-6)
-    assert float(found.log_likelihood) == pytest.approx(log_likelihood(np.asarray(found.table), counts, matrices))
+    assert float(result.log_likelihood) == pytest.approx(best, abs=1e-6)
+    assert float(result.log_likelihood) == pytest.approx(log_likelihood(np.asarray(result.table), counts, matrices))
 
 
 def test_samples_with_weights_and_scales(float64):
@@ -258,10 +258,10 @@ def test_samples_never_lose_likelihood(float64):
     for accelerate in (True, False):
         before = -np.inf
         for limit in (1, 3, 5, 7, 9, 15, 31, 101):
-            found = composite_likelihood_em_samples(likelihoods, max_iters=limit, accelerate=accelerate)
-            assert int(found.num_iters) <= limit
-            assert float(found.log_likelihood) >= before - 1e-14
-            before = float(found.log_likelihood)
+            result = composite_likelihood_em_samples(likelihoods, max_iters=limit, accelerate=accelerate)
+            assert int(result.num_iters) <= limit
+            assert float(result.log_likelihood) >= before - 1e-14
+            before = float(result.log_likelihood)
     # What extrapolation is for.
     fast, slow = (composite_likelihood_em_samples(likelihoods, max_iters=20_000, accelerate=a) for a in (True, False))
     assert int(fast.num_iters) < 0.2 * int(slow.num_iters)
@@ -272,21 +272,21 @@ def test_more_joint_states_than_newton_takes(float64):
     matrices = [rng.dirichlet(np.full(25, 0.2), 23).T for _ in range(2)]
     truth = rng.dirichlet(np.full(23 * 23, 0.1)).reshape(23, 23)
     counts = rng.multinomial(3000, joint(truth, matrices).reshape(-1)).reshape(25, 25)
-    found = composite_likelihood_em(jnp.asarray(counts, float), as_arrays(matrices), max_iters=20_000)
-    assert found.gap <= 1e-6
-    assert found.status == Status.CONVERGED
-    assert certificate(np.asarray(found.table), counts, matrices) == pytest.approx(float(found.gap), abs=1e-9)
+    result = composite_likelihood_em(jnp.asarray(counts, float), as_arrays(matrices), max_iters=20_000)
+    assert result.gap <= 1e-6
+    assert result.status == Status.CONVERGED
+    assert certificate(np.asarray(result.table), counts, matrices) == pytest.approx(float(result.gap), abs=1e-9)
 
 
 def test_negative_entries_count_as_zero(float64):
     counts, conditionals, _ = problems(SMALL)
     noisy = counts - 0.1 * counts.max(axis=(1, 2), keepdims=True) * np.random.default_rng(1).random(counts.shape)
     assert np.mean(noisy < 0) > 0.1
-    found = solve_all(noisy, conditionals)
+    result = solve_all(noisy, conditionals)
     clipped = solve_all(5 * np.maximum(noisy, 0), conditionals)
-    np.testing.assert_allclose(found.table, clipped.table, atol=1e-6)
-    np.testing.assert_allclose(found.log_likelihood, clipped.log_likelihood, atol=1e-9)
-    assert np.max(found.gap) <= 1e-6
+    np.testing.assert_allclose(result.table, clipped.table, atol=1e-6)
+    np.testing.assert_allclose(result.log_likelihood, clipped.log_likelihood, atol=1e-9)
+    assert np.max(result.gap) <= 1e-6
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -295,12 +295,12 @@ def test_tables_of_nothing_and_nan_spoil_nothing(accelerate, float64):
     clean = solve_all(counts, conditionals, accelerate=accelerate, max_iters=101)
     broken = counts.copy()
     broken[0], broken[1], broken[2, 0, 0], broken[3, 1, 1] = 0, -1, np.nan, np.inf
-    found = solve_all(broken, conditionals, accelerate=accelerate, max_iters=101)
-    assert found.status[:2].tolist() == [Status.CONVERGED] * 2
-    assert found.status[2:4].tolist() == [Status.NON_FINITE] * 2
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
-    np.testing.assert_allclose(found.table.sum(axis=(1, 2)), 1, atol=1e-12)
-    for many, one in zip(jax.tree.leaves(found), jax.tree.leaves(clean), strict=True):
+    result = solve_all(broken, conditionals, accelerate=accelerate, max_iters=101)
+    assert result.status[:2].tolist() == [Status.CONVERGED] * 2
+    assert result.status[2:4].tolist() == [Status.NON_FINITE] * 2
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result))
+    np.testing.assert_allclose(result.table.sum(axis=(1, 2)), 1, atol=1e-12)
+    for many, one in zip(jax.tree.leaves(result), jax.tree.leaves(clean), strict=True):
         np.testing.assert_array_equal(many[4:], one[4:])
 
 
@@ -312,15 +312,15 @@ def test_a_category_that_no_state_emits_changes_nothing(accelerate, float64):
     matrices[0][:, 0] = 0
     matrices[0] /= matrices[0].sum(axis=1, keepdims=True)
     counts[:, 0] = 0.1 * counts.sum(axis=(1, 2))[:, None] / counts.shape[2]
-    found = solve_all(counts, matrices, accelerate=accelerate, max_iters=2_001)
+    result = solve_all(counts, matrices, accelerate=accelerate, max_iters=2_001)
     for number in range(10):
         pair = [part[number] for part in matrices]
         possible = [pair[0][1:], pair[1]]
         best, _ = by_barrier(counts[number, 1:], possible)
-        missing = best - log_likelihood(found.table[number], counts[number, 1:], possible)
+        missing = best - log_likelihood(result.table[number], counts[number, 1:], possible)
         # As a share of all counts, of which these are a part.
         missing *= counts[number, 1:].sum() / counts[number].sum()
-        assert missing <= found.gap[number] + 1e-9
+        assert missing <= result.gap[number] + 1e-9
         assert missing <= 1e-6 or not accelerate
 
 
@@ -331,26 +331,26 @@ def test_a_sample_that_no_state_emits_changes_nothing(float64):
     weights = np.ones(len(rows[0]))
     weights[-30:] = 0
     find = jax.jit(lambda w: composite_likelihood_em_samples(as_arrays(rows), w, max_iters=5_000))
-    without, found = find(jnp.asarray(weights)), find(jnp.asarray(np.ones(len(weights))))
+    without, result = find(jnp.asarray(weights)), find(jnp.asarray(np.ones(len(weights))))
     assert without.gap <= 1e-6
-    assert float(found.gap) == pytest.approx(float(without.gap), abs=1e-6)
+    assert float(result.gap) == pytest.approx(float(without.gap), abs=1e-6)
     # The same maximum, up to what the gap allows: the likelihoods of the samples that can be.
-    fitted = [np.einsum("na,ab,nb->n", likelihoods[0], part.table, likelihoods[1]) for part in (without, found)]
+    fitted = [np.einsum("na,ab,nb->n", likelihoods[0], part.table, likelihoods[1]) for part in (without, result)]
     assert np.mean(np.log(fitted[0]) - np.log(fitted[1])) < 2e-6
 
 
 def test_float32():
     counts, conditionals, _ = problems(SMALL)
-    found = solve_all(counts, conditionals)
-    assert {leaf.dtype for leaf in (found.table, found.log_likelihood, found.gap)} == {np.dtype("float32")}
-    assert np.all(found.status == Status.CONVERGED)
-    assert np.max(found.gap) < 2e-5
+    result = solve_all(counts, conditionals)
+    assert {leaf.dtype for leaf in (result.table, result.log_likelihood, result.gap)} == {np.dtype("float32")}
+    assert np.all(result.status == Status.CONVERGED)
+    assert np.max(result.gap) < 2e-5
     best = [by_barrier(counts[number], [part[number] for part in conditionals])[0] for number in range(SHAPES[SMALL])]
-    np.testing.assert_allclose(found.log_likelihood, best, atol=5e-5)
+    np.testing.assert_allclose(result.log_likelihood, best, atol=5e-5)
     _, _, likelihoods = samples(SMALL)
-    found = composite_likelihood_em_samples(as_arrays(likelihoods))
-    assert found.table.dtype == jnp.float32
-    assert float(found.log_likelihood) == pytest.approx(best[1], abs=1e-3)
+    result = composite_likelihood_em_samples(as_arrays(likelihoods))
+    assert result.table.dtype == jnp.float32
+    assert float(result.log_likelihood) == pytest.approx(best[1], abs=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 30), (2, 4, 12), (3, 3, 8)])
@@ -358,10 +358,10 @@ def test_pseudoinverses_are_exact_on_exact_tables(shape, float64):
     counts, conditionals, truths = problems(shape)
     number = np.arange(0, 20, 2)  # the exact ones
     scale = np.random.default_rng(2).uniform(1, 100, len(number)).reshape(-1, *[1] * shape[0])
-    found = jax.vmap(pseudoinverse_marginals)(
+    result = jax.vmap(pseudoinverse_marginals)(
         jnp.asarray(scale * counts[number]), as_arrays([part[number] for part in conditionals])
     )
-    assert largest(found / scale - truths[number]) < 1e-9
+    assert largest(result / scale - truths[number]) < 1e-9
 
 
 def test_pseudoinverses_of_different_views(float64):
@@ -371,8 +371,8 @@ def test_pseudoinverses_of_different_views(float64):
     truth = rng.dirichlet(np.ones(24)).reshape(2, 3, 4)
     counts = jnp.asarray(joint(truth, matrices))
     assert largest(pseudoinverse_marginals(counts, as_arrays(matrices)) - truth) < 1e-11
-    found = composite_likelihood_em(counts, as_arrays(matrices), tol=1e-13)
-    assert largest(found.table - truth) < 1e-5
+    result = composite_likelihood_em(counts, as_arrays(matrices), tol=1e-13)
+    assert largest(result.table - truth) < 1e-5
 
 
 def test_pseudoinverses_of_real_views(float64):
@@ -381,8 +381,8 @@ def test_pseudoinverses_of_real_views(float64):
         rng = np.random.default_rng(seed)
         matrices = [rng.normal(size=(d, 3)) for d in (5, 6)]
         truth = rng.dirichlet(np.ones(9)).reshape(3, 3)
-        found = pseudoinverse_marginals(jnp.asarray(joint(truth, matrices)), as_arrays(matrices))
-        assert largest(found - truth) < 1e-11
+        result = pseudoinverse_marginals(jnp.asarray(joint(truth, matrices)), as_arrays(matrices))
+        assert largest(result - truth) < 1e-11
 
 
 def test_pseudoinverse_leaves_dependent_columns_out(float64):
@@ -403,7 +403,7 @@ def test_shapes_that_do_not_fit_are_named(no_type_checks):
         with pytest.raises(ValueError, match=r"conditionals: expected a tuple of matrices"):
             function(jnp.asarray(np.ones(())), ())
     for likelihoods in ((matrix, matrix[:3]), ()):
-        with pytest.raises(ValueError, match=r"likelihoods: expected one matrix \(n, states\) for each mode"):
+        with pytest.raises(ValueError, match=r"likelihoods: expected one matrix \(n, states\) per mode"):
             composite_likelihood_em_samples(likelihoods)
 
 

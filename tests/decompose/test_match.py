@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latensor.decompose import Status, column_angles, match_columns, matched_rmse, project_columns_to_simplex, worst
+from latensor.decompose import Status, column_angles, match_columns, matched_rmse, project_columns_to_simplex
+from latensor.decompose.internal import worst
 from tests.helpers import lowers
 
 METHODS = ("procrustes", "angle", "assignment")

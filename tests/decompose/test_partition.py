@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latensor.decompose import (
-    CPFactors,
-    Status,
-    anchor_capacity,
-    check_anchors,
-    choose_anchors,
-    line_up,
-    partition_variables,
-    partitioned_nonnegative_cp,
-)
+from latensor.decompose import CPFactors, Status, choose_anchors, partition_variables, partitioned_nonnegative_cp
+from latensor.decompose.internal import anchor_capacity, check_anchors, line_up
 from tests.helpers import lowers
 
 MATCHINGS = ("procrustes", "angle", "assignment")
@@ -69,7 +61,7 @@ def test_every_variable_is_dealt_once_and_anchors_always(dealing):
 @settings(max_examples=30, deadline=None)
 @given(dealings(equal=True))
 def test_padding_is_little_where_sizes_are_equal(dealing):
-    """Partitions differ by one variable a mode, and so do the modes."""
+    """Partitions differ by one variable per mode, and so do the modes."""
     sizes, num_partitions, anchors = dealing
     partitions = partition_variables(sizes, num_partitions, anchors)
     lengths = np.stack([np.sum(np.asarray(rows) >= 0, axis=1) for rows in partitions.rows]) // sizes[0]
@@ -88,7 +80,7 @@ def test_traced_anchors_are_dealt_alike(p, num_partitions, q):
 
 
 def test_traced_anchors_of_unequal_sizes_are_refused():
-    with pytest.raises(ValueError, match=r"anchors: expected concrete numbers where variables differ in size"):
+    with pytest.raises(ValueError, match=r"anchors: expected concrete numbers if variables differ in size"):
         jax.jit(lambda a: partition_variables((2, 3, 3, 3), 1, a))(jnp.array([[0], [1], [2]]))
 
 
@@ -103,13 +95,13 @@ def test_anchors_that_do_not_do_are_named():
     sizes = (2, 3, 2, 3, 2, 3, 4)
     assert check_anchors(sizes, jnp.array([[0, 1], [2, 3], [4, 5]]), 4) == ((0, 1), (2, 3), (4, 5))
     assert check_anchors(sizes, [[6], [2, 3], (4, 5)], 4) == ((6,), (2, 3), (4, 5))
-    with pytest.raises(ValueError, match=r"anchors: expected three groups of variables, one for each mode; got 2"):
+    with pytest.raises(ValueError, match=r"anchors: expected three groups of variables, one per mode; got 2"):
         check_anchors(sizes, [[0], [1]], 2)
     with pytest.raises(ValueError, match=r"anchors: expected variables from 0 to 6; got 7"):
         check_anchors(sizes, [[0], [1], [7]], 2)
     with pytest.raises(ValueError, match=r"anchors: expected variables from 0 to 6; got -1"):
         check_anchors(sizes, [[0], [1], [-1]], 2)
-    with pytest.raises(ValueError, match=r"anchors: .* do not overlap; variables \[1\] are there twice"):
+    with pytest.raises(ValueError, match=r"anchors: .* do not overlap; variables \[1\] appear twice"):
         check_anchors(sizes, [[0, 1], [1, 2], [3]], 2)
     message = (
         r"num_components = 5; group 1 has 2 variables with 5 rows, which reach rank 4: 1 more rows are needed, not "
@@ -151,9 +143,9 @@ def test_chosen_anchors_tell_components_apart(float64):
         rng = np.random.default_rng(seed)
         drawn = [rng.permutation(len(sizes))[:6].reshape(3, 2) for _ in range(300)]
         random = [min(smallest_singular_value(blocks, group) for group in groups) for groups in drawn]
-        found = min(smallest_singular_value(blocks, group) for group in chosen)
-        assert found > 5 * np.mean(random)
-        assert found > np.max(random) / 2
+        result = min(smallest_singular_value(blocks, group) for group in chosen)
+        assert result > 5 * np.mean(random)
+        assert result > np.max(random) / 2
 
 
 def test_anchors_are_chosen_greedily(float64):
@@ -189,21 +181,21 @@ def exact_partitions(seed):
     return jnp.asarray(tensors), partitions.is_anchor, factors
 
 
-def assert_lined_up(found, factors, lanes=(0, 1, 2), tolerance=1e-6):
+def assert_lined_up(result, factors, lanes=(0, 1, 2), tolerance=1e-6):
     """Assert that one order of the columns fits all modes of all partitions."""
     lanes = np.array(lanes)
     truth = [factor / np.sum(factor, axis=1, keepdims=True) for factor in factors]
     errors = {
         order: max(
             np.max(np.abs(np.asarray(f)[lanes] - t[lanes][:, :, order]))
-            for f, t in zip(found.factors, truth, strict=True)
+            for f, t in zip(result.factors, truth, strict=True)
         )
         for order in itertools.permutations(range(RANK))
     }
     order = list(min(errors, key=errors.get))
     assert min(errors.values()) < tolerance
     weights = np.array([0.5, 0.3, 0.2]) * np.prod([np.sum(factor, axis=1) for factor in factors], axis=0)
-    np.testing.assert_allclose(np.asarray(found.weights)[lanes], weights[lanes][:, order], rtol=tolerance)
+    np.testing.assert_allclose(np.asarray(result.weights)[lanes], weights[lanes][:, order], rtol=tolerance)
 
 
 @pytest.mark.parametrize(("start", "matching"), [("pilot", "procrustes"), ("random", "angle")])
@@ -211,16 +203,16 @@ def test_partitions_of_exact_tensors_are_recovered_and_lined_up(start, matching,
     key, options = jax.random.key(0), {"matching": matching, "start": start, "num_restarts": 4}
     for seed in range(3):
         tensors, is_anchor, factors = exact_partitions(seed)
-        found = partitioned_nonnegative_cp(key, tensors, is_anchor, RANK, "hals", **options, tol=1e-13, max_iters=3000)
-        assert found.status.tolist() == [Status.CONVERGED] * 3
-        assert np.all(found.matched)
-        assert np.max(found.unexplained) < 1e-10
-        assert_lined_up(found, factors)
+        result = partitioned_nonnegative_cp(key, tensors, is_anchor, RANK, "hals", **options, tol=1e-13, max_iters=3000)
+        assert result.status.tolist() == [Status.CONVERGED] * 3
+        assert np.all(result.matched)
+        assert np.max(result.unexplained) < 1e-10
+        assert_lined_up(result, factors)
     # A partition with a NaN is flagged. The others do not follow it, though nothing fits better than nothing.
     broken = tensors.at[2, 0, 0, 0].set(jnp.nan)
-    found = partitioned_nonnegative_cp(key, broken, is_anchor, RANK, "hals", **options, tol=1e-13, max_iters=3000)
-    assert found.status.tolist() == [Status.CONVERGED, Status.CONVERGED, Status.NON_FINITE]
-    assert_lined_up(found, factors, (0, 1))
+    result = partitioned_nonnegative_cp(key, broken, is_anchor, RANK, "hals", **options, tol=1e-13, max_iters=3000)
+    assert result.status.tolist() == [Status.CONVERGED, Status.CONVERGED, Status.NON_FINITE]
+    assert_lined_up(result, factors, (0, 1))
 
 
 def shuffled(seed):
@@ -232,7 +224,7 @@ def shuffled(seed):
     made = [factor / np.sum(factor, axis=1, keepdims=True) for factor in factors]
     made = [np.take_along_axis(factor, orders[:, None, :], axis=2) for factor in made]
     zeros = jnp.zeros(3, jnp.int32)
-    found = CPFactors(
+    result = CPFactors(
         jnp.asarray(np.take_along_axis(weights, orders, axis=1)),
         tuple(jnp.asarray(factor) for factor in made),
         jnp.array([0.3, 0.1, 0.2]),
@@ -240,7 +232,7 @@ def shuffled(seed):
         zeros,
         zeros,
     )
-    return found, is_anchor, factors
+    return result, is_anchor, factors
 
 
 LINE_UP = {matching: jax.jit(lambda f, a, m=matching: line_up(f, a, m)) for matching in MATCHINGS}
@@ -249,41 +241,41 @@ LINE_UP = {matching: jax.jit(lambda f, a, m=matching: line_up(f, a, m)) for matc
 @pytest.mark.parametrize("matching", MATCHINGS)
 def test_columns_are_lined_up_with_those_of_the_best_partition(matching, float64):
     for seed in range(5):
-        found, is_anchor, factors = shuffled(seed)
-        lined = LINE_UP[matching](found, is_anchor)
+        result, is_anchor, factors = shuffled(seed)
+        lined = LINE_UP[matching](result, is_anchor)
         assert np.all(lined.matched)
         assert_lined_up(lined, factors, tolerance=1e-12)
-        np.testing.assert_array_equal(lined.factors[0][1], found.factors[0][1])
+        np.testing.assert_array_equal(lined.factors[0][1], result.factors[0][1])
         # Nothing is explained as well as what a NaN was replaced by: it is not what the others go by.
-        spoiled = found._replace(
-            factors=tuple(factor.at[1].set(1.0) for factor in found.factors),
+        spoiled = result._replace(
+            factors=tuple(factor.at[1].set(1.0) for factor in result.factors),
             unexplained=jnp.array([0.3, 0.0, 0.2]),
             status=jnp.array([0, Status.NON_FINITE, 0], jnp.int32),
         )
         lined = LINE_UP[matching](spoiled, is_anchor)
         assert_lined_up(lined, factors, (0, 2), tolerance=1e-12)
-        np.testing.assert_array_equal(lined.factors[0][2], found.factors[0][2])
+        np.testing.assert_array_equal(lined.factors[0][2], result.factors[0][2])
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)
 def test_where_matching_fails_the_assignment_is_taken_and_flagged(matching, float64):
-    found, is_anchor, _ = shuffled(0)
+    result, is_anchor, _ = shuffled(0)
     # In the last partition the first two columns are one, half and half, and the second is mostly the third: by angle,
     # both of the reference's first columns claim the first.
-    a, b, c = (np.array(factor) for factor in found.factors)
+    a, b, c = (np.array(factor) for factor in result.factors)
     for factor in (a, b, c):
         first, second, third = factor[1].T
         factor[2] = np.stack([(first + second) / 2, 0.25 * second + 0.75 * third, third], axis=1)
-    doubtful = found._replace(factors=tuple(jnp.asarray(factor) for factor in (a, b, c)))
+    doubtful = result._replace(factors=tuple(jnp.asarray(factor) for factor in (a, b, c)))
     lined = LINE_UP[matching](doubtful, is_anchor)
     np.testing.assert_array_equal(lined.factors[0][2], a[2])
     if matching != "procrustes":
         assert lined.matched.tolist() == [True, True, matching == "assignment"]
     # Nothing matches a NaN; the columns are still a permutation of what they were, and the others are not spoiled.
-    broken = found._replace(factors=tuple(factor.at[2].set(jnp.nan) for factor in found.factors))
+    broken = result._replace(factors=tuple(factor.at[2].set(jnp.nan) for factor in result.factors))
     lined = LINE_UP[matching](broken, is_anchor)
     assert lined.matched.tolist() == [True, True, False]
-    assert sorted(lined.weights[2].tolist()) == sorted(found.weights[2].tolist())
+    assert sorted(lined.weights[2].tolist()) == sorted(result.weights[2].tolist())
     assert bool(jnp.all(jnp.isfinite(lined.factors[0][:2])))
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from latensor.decompose import Status, pqp_update, solve_nonnegative_qp
-from latensor.decompose._qp import linear_rate_phi, smallest_gamma
+from latensor.decompose import Status, solve_nonnegative_qp
+from latensor.decompose.internal import linear_rate_phi, pqp_update, smallest_gamma
 from tests.helpers import lowers
 
 # One shape for most tests: what takes time is compiling.
@@ -79,29 +79,29 @@ def test_agrees_with_an_exact_solver(batch, n, oracle, float64):
     quadratic, linear = problems(n, int(np.prod(batch)), n)
     best = [objective(oracle(q, z), q, z) for q, z in zip(quadratic, linear, strict=True)]
     quadratic, linear = quadratic.reshape(*batch, n, n), linear.reshape(*batch, n)
-    found = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear))
-    assert found.x.shape == (*batch, n)
-    assert np.min(found.x) >= 0
-    np.testing.assert_allclose(found.objective.reshape(-1), best, rtol=1e-6)
-    np.testing.assert_allclose(objective(np.asarray(found.x), quadratic, linear).reshape(-1), best, rtol=1e-6)
-    assert np.all(np.asarray(found.status) == Status.CONVERGED)
+    result = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear))
+    assert result.x.shape == (*batch, n)
+    assert np.min(result.x) >= 0
+    np.testing.assert_allclose(result.objective.reshape(-1), best, rtol=1e-6)
+    np.testing.assert_allclose(objective(np.asarray(result.x), quadratic, linear).reshape(-1), best, rtol=1e-6)
+    assert np.all(np.asarray(result.status) == Status.CONVERGED)
     # The residual is that of the point returned, up to the rounding of a gradient.
-    honest = residual(np.asarray(found.x), quadratic, linear)
-    np.testing.assert_allclose(found.residual, honest, atol=1e-9)
+    honest = residual(np.asarray(result.x), quadratic, linear)
+    np.testing.assert_allclose(result.residual, honest, atol=1e-9)
     assert np.max(honest) < 2e-8
 
 
 def test_a_point_that_is_not_there_yet_says_so(float64):
     quadratic, linear = problems(0, BATCH, SIZE)
-    found = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear), accelerate=False, max_iters=1)
-    np.testing.assert_allclose(found.residual, residual(np.asarray(found.x), quadratic, linear), rtol=1e-9)
-    assert np.all(np.asarray(found.num_iters) == 1)
-    assert np.all(np.asarray(found.status) == Status.MAX_ITERS)
+    result = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear), accelerate=False, max_iters=1)
+    np.testing.assert_allclose(result.residual, residual(np.asarray(result.x), quadratic, linear), rtol=1e-9)
+    assert np.all(np.asarray(result.num_iters) == 1)
+    assert np.all(np.asarray(result.status) == Status.MAX_ITERS)
     # Accelerated, one iteration is enough for some of them; the status follows the residual.
-    found = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear), max_iters=1)
-    honest = residual(np.asarray(found.x), quadratic, linear)
-    np.testing.assert_allclose(found.residual, honest, rtol=1e-6, atol=1e-9)
-    assert (np.asarray(found.status) == Status.MAX_ITERS).tolist() == (honest > np.sqrt(np.finfo(float).eps)).tolist()
+    result = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear), max_iters=1)
+    honest = residual(np.asarray(result.x), quadratic, linear)
+    np.testing.assert_allclose(result.residual, honest, rtol=1e-6, atol=1e-9)
+    assert (np.asarray(result.status) == Status.MAX_ITERS).tolist() == (honest > np.sqrt(np.finfo(float).eps)).tolist()
     assert np.sum(honest > 1e-3) > 10
 
 
@@ -121,12 +121,12 @@ def test_objective_never_rises(float64, seed, more):
     for accelerate in (True, False):
         before = start
         for limit in (0, 1, 2, 3, 8):
-            found = solve_nonnegative_qp(
+            result = solve_nonnegative_qp(
                 *arrays[:2], gamma=arrays[2], phi=arrays[3], start=arrays[4], accelerate=accelerate, max_iters=limit
             )
-            assert np.max(found.num_iters) <= limit
-            assert np.max(rises(before, np.asarray(found.x), quadratic, linear)) < 1e-14
-            before = np.asarray(found.x)
+            assert np.max(result.num_iters) <= limit
+            assert np.max(rises(before, np.asarray(result.x), quadratic, linear)) < 1e-14
+            before = np.asarray(result.x)
 
 
 def rises(before, after, quadratic, linear):
@@ -142,10 +142,10 @@ def test_plain_updates_converge_linearly(float64):
     best = np.stack([by_active_set(q, z) for q, z in zip(quadratic, linear, strict=True)])
     errors = []
     for limit in range(0, 400, 20):
-        found = solve_nonnegative_qp(
+        result = solve_nonnegative_qp(
             jnp.asarray(quadratic), jnp.asarray(linear), accelerate=False, max_iters=limit, tol=0.0
         )
-        errors.append(objective(np.asarray(found.x), quadratic, linear) - objective(best, quadratic, linear))
+        errors.append(objective(np.asarray(result.x), quadratic, linear) - objective(best, quadratic, linear))
     errors = np.stack(errors) / np.abs(objective(best, quadratic, linear))
     clear = errors[:-1] > 1e-12
     ratios = (errors[1:] / np.where(clear, errors[:-1], 1))[clear]
@@ -158,9 +158,9 @@ def test_theorem_six_phi_and_gamma(float64):
     quadratic, linear = quadratic[0], linear[0]
     size = np.sqrt(linear @ np.linalg.solve(quadratic, linear) / np.linalg.eigvalsh(quadratic)[0])
     phi = np.maximum(size * np.diagonal(quadratic) - np.abs(linear), 0) / 2
-    found = linear_rate_phi(jnp.asarray(quadratic), jnp.asarray(linear))
-    np.testing.assert_allclose(found, phi, rtol=1e-9)
-    assert np.all(found > phi * (1 - 1e-12))
+    result = linear_rate_phi(jnp.asarray(quadratic), jnp.asarray(linear))
+    np.testing.assert_allclose(result, phi, rtol=1e-9)
+    assert np.all(result > phi * (1 - 1e-12))
     np.testing.assert_allclose(
         linear_rate_phi(jnp.asarray(quadratic), jnp.stack([jnp.asarray(linear)] * 2)), np.stack([phi, phi]), rtol=1e-9
     )
@@ -172,12 +172,12 @@ def test_nan_lanes_are_flagged_and_spoil_nothing(float64):
     clean = solve_nonnegative_qp(jnp.asarray(quadratic), jnp.asarray(linear))
     broken_quadratic, broken_linear = quadratic.copy(), linear.copy()
     broken_quadratic[3, 2, 2], broken_linear[7, 0] = np.nan, np.inf
-    found = solve_nonnegative_qp(jnp.asarray(broken_quadratic), jnp.asarray(broken_linear))
+    result = solve_nonnegative_qp(jnp.asarray(broken_quadratic), jnp.asarray(broken_linear))
     others = np.setdiff1d(np.arange(BATCH), [3, 7])
-    assert found.status[jnp.array([3, 7])].tolist() == [Status.NON_FINITE] * 2
-    assert np.all(np.isnan(found.residual[jnp.array([3, 7])]))
-    assert np.all(np.asarray(found.status)[others] == Status.CONVERGED)
-    np.testing.assert_array_equal(np.asarray(found.x)[others], np.asarray(clean.x)[others])
+    assert result.status[jnp.array([3, 7])].tolist() == [Status.NON_FINITE] * 2
+    assert np.all(np.isnan(result.residual[jnp.array([3, 7])]))
+    assert np.all(np.asarray(result.status)[others] == Status.CONVERGED)
+    np.testing.assert_array_equal(np.asarray(result.x)[others], np.asarray(clean.x)[others])
 
 
 def test_a_batch_is_a_loop(float64):
@@ -192,10 +192,10 @@ def test_a_batch_is_a_loop(float64):
 def test_float32():
     quadratic, linear = problems(4, BATCH, SIZE, condition=100)
     best = [objective(by_active_set(q, z), q, z) for q, z in zip(quadratic, linear, strict=True)]
-    found = solve_nonnegative_qp(jnp.asarray(quadratic, jnp.float32), jnp.asarray(linear, jnp.float32))
-    assert found.x.dtype == found.objective.dtype == found.residual.dtype == jnp.float32
-    assert np.all(np.asarray(found.status) == Status.CONVERGED)
-    np.testing.assert_allclose(found.objective, best, rtol=1e-4)
+    result = solve_nonnegative_qp(jnp.asarray(quadratic, jnp.float32), jnp.asarray(linear, jnp.float32))
+    assert result.x.dtype == result.objective.dtype == result.residual.dtype == jnp.float32
+    assert np.all(np.asarray(result.status) == Status.CONVERGED)
+    np.testing.assert_allclose(result.objective, best, rtol=1e-4)
 
 
 def test_coordinates_alone_and_nothing_to_do(float64):
@@ -204,10 +204,10 @@ def test_coordinates_alone_and_nothing_to_do(float64):
     linear = np.random.default_rng(1).normal(size=(BATCH, SIZE))
     linear[0] = 0
     quadratic = jnp.asarray(diagonal[:, :, None] * np.eye(SIZE))
-    found = solve_nonnegative_qp(quadratic, jnp.asarray(linear))
-    np.testing.assert_allclose(found.x, np.maximum(-linear / diagonal, 0), atol=1e-6)
-    assert np.all(np.asarray(found.status) == Status.CONVERGED)
-    assert not np.any(found.x[0])
+    result = solve_nonnegative_qp(quadratic, jnp.asarray(linear))
+    np.testing.assert_allclose(result.x, np.maximum(-linear / diagonal, 0), atol=1e-6)
+    assert np.all(np.asarray(result.status) == Status.CONVERGED)
+    assert not np.any(result.x[0])
 
 
 def test_an_update_keeps_what_it_cannot_judge(float64):
@@ -216,7 +216,7 @@ def test_an_update_keeps_what_it_cannot_judge(float64):
 
 
 def test_shapes_that_do_not_fit_are_named(no_type_checks):
-    with pytest.raises(ValueError, match=r"linear: expected one vector for each quadratic \(3, 3\); got shape \(4,\)"):
+    with pytest.raises(ValueError, match=r"linear: expected one vector per quadratic \(3, 3\); got shape \(4,\)"):
         solve_nonnegative_qp(jnp.eye(3), jnp.ones(4))
 
 

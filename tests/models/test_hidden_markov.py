@@ -58,26 +58,27 @@ def draw(params, seed, n=N, time=TIME):
 def fit(x, lengths=EVERY, row_weights=None, **options):
     options = ({} if x.ndim == 3 else {"num_symbols": D}) | options
     row_weights = np.ones(len(lengths)) if row_weights is None else row_weights
-    return hidden_markov.fit(KEY, x, K, lengths, row_weights=row_weights, **options)
+    return hidden_markov.fit(KEY, x, K, lengths=lengths, row_weights=row_weights, **options)
 
 
-def in_order(truth, found):
-    """Return the parts of a model that was found, its states in the order of the truth."""
-    truth, found = (jax.tree.map(np.asarray, each) for each in (truth, found))
-    columns = [np.concatenate([m.emission, *([] if m.variance is None else [m.variance])]) for m in (truth, found)]
+def in_order(truth, estimate):
+    """Return an estimate with its states in the order of the truth."""
+    truth, estimate = (jax.tree.map(np.asarray, each) for each in (truth, estimate))
+    columns = [np.concatenate([m.emission, *([] if m.variance is None else [m.variance])]) for m in (truth, estimate)]
     order = best_order(*columns)
-    variance = None if found.variance is None else found.variance[:, order]
-    return HiddenMarkov(found.initial[order], found.transition[order][:, order], found.emission[:, order], variance)
+    variance = None if estimate.variance is None else estimate.variance[:, order]
+    parts = estimate.initial[order], estimate.transition[order][:, order], estimate.emission[:, order], variance
+    return HiddenMarkov(*parts)
 
 
-def errors(truth, found):
+def errors(truth, estimate):
     """Return the largest errors of the initial distribution, the transitions, the emissions and the variances."""
-    found = in_order(truth, found)
-    return [largest(a - b) for a, b in zip(truth, found, strict=True) if a is not None]
+    estimate = in_order(truth, estimate)
+    return [largest(a - b) for a, b in zip(truth, estimate, strict=True) if a is not None]
 
 
-def rmse(truth, found):
-    return float(np.sqrt(np.mean((in_order(truth, found).emission - np.asarray(truth.emission)) ** 2)))
+def rmse(truth, estimate):
+    return float(np.sqrt(np.mean((in_order(truth, estimate).emission - np.asarray(truth.emission)) ** 2)))
 
 
 def assert_same(one, two, tol):
@@ -94,11 +95,12 @@ def test_population_moments_give_the_model_back(k, d, marginals, polish, float64
     for seed in range(3):
         truth = random_model(seed, d, k)
         moments = hidden_markov.population_moments(truth)
-        found = hidden_markov.fit_moments(KEY, moments, k, marginals, polish, num_starts=1)
-        assert max(errors(truth, found.params)) < 1e-6
-        assert found.status == Status.CONVERGED
-        assert found.num_dropped == 0
-        assert np.isnan(found.log_likelihood) == (not polish)
+        estimate = hidden_markov.fit_moments(KEY, moments, k, marginals=marginals, polish=polish, num_starts=1)
+        assert max(errors(truth, estimate.params)) < 1e-6
+        assert estimate.status == estimate.diagnostics.start_status == Status.CONVERGED
+        assert abs(float(estimate.diagnostics.log_likelihood)) < 1e-9
+        assert (estimate.diagnostics.gap is None) == (marginals == "pseudoinverse")
+        assert estimate.diagnostics.num_dropped is None
 
 
 def test_population_moments_against_enumeration(float64):
@@ -117,7 +119,7 @@ def test_population_moments_against_enumeration(float64):
 
 def test_sample_has_the_population_moments():
     truth, number = random_model(1, 4, K), 20_000
-    x, hidden = jax.tree.map(np.asarray, hidden_markov.sample(KEY, truth, number, 3))
+    x, hidden = jax.tree.map(np.asarray, hidden_markov.sample(KEY, truth, number, length=3))
     table = np.zeros((4, 4, 4))
     np.add.at(table, tuple(x.T), 1 / number)
     expected = np.asarray(hidden_markov.population_moments(truth).third, float)
@@ -132,7 +134,7 @@ def test_sample_has_the_population_moments():
 
 def test_sample_of_vectors_has_the_means_and_variances():
     truth = as_model([0.3, 0.7], [[0.9, 0.1], [0.2, 0.8]], [[0.0, 5.0]], [[1.0, 4.0]])
-    x, hidden = jax.tree.map(np.asarray, hidden_markov.sample(KEY, truth, 2000, 10))
+    x, hidden = jax.tree.map(np.asarray, hidden_markov.sample(KEY, truth, 2000, length=10))
     assert x.shape == (2000, 10, 1)
     for state in range(2):
         rows = x[hidden == state, 0]
@@ -156,7 +158,7 @@ def trials():
 
 
 def test_more_data_are_better_and_so_is_polishing(float64):
-    few, many, plain = np.mean([[rmse(truth, found.params) for found in fits] for truth, _, fits in trials()], axis=0)
+    few, many, plain = np.mean([[rmse(truth, each.params) for each in fits] for truth, _, fits in trials()], axis=0)
     # Twenty times the data.
     assert many < few / 2
     assert many < plain
@@ -177,13 +179,14 @@ def window_value(params, x):
 
 def test_a_polished_fit_is_likelier_than_the_truth(float64):
     for truth, x, fits in trials():
-        assert fits[1].log_likelihood > window_value(truth, x)
+        assert fits[1].diagnostics.log_likelihood > window_value(truth, x)
+        assert fits[1].diagnostics.log_likelihood > fits[2].diagnostics.log_likelihood
 
 
 def test_transitions_reach_the_maximum_of_their_likelihood(float64):
     """Also where the spectral step leaves no state that emits a symbol which occurs, as it does in one of these."""
     for truth, _, (_, _, plain) in trials():
-        assert plain.gap < 1e-6
+        assert plain.diagnostics.gap < 1e-6
         alike = plain.params._replace(transition=jnp.full((K, K), 1 / K))
         assert errors(truth, plain.params)[1] < errors(truth, alike)[1]
 
@@ -191,26 +194,27 @@ def test_transitions_reach_the_maximum_of_their_likelihood(float64):
 def test_many_symbols_are_a_list_of_triples(float64):
     """Most of the symbols never occur; the others come out as from the table of them alone."""
     truth, x, (_, dense, _) = trials()[0]
-    found = fit(x, num_symbols=60)
-    emission = np.asarray(found.params.emission)
+    many = fit(x, num_symbols=60)
+    emission = np.asarray(many.params.emission)
     np.testing.assert_array_equal(emission[D:], 0)
-    few = found.params._replace(emission=emission[:D])
+    few = many.params._replace(emission=emission[:D])
     # Ended by other limits, they are closer to each other than to the truth.
     assert rmse(dense.params, few) < rmse(truth, dense.params)
     assert max(errors(dense.params, few)) < max(errors(truth, dense.params))
-    np.testing.assert_allclose(found.log_likelihood, dense.log_likelihood, atol=1e-3)
+    values = [np.asarray(each.diagnostics.log_likelihood) for each in (many, dense)]
+    np.testing.assert_allclose(*values, atol=1e-3)
 
 
 def test_short_sequences_tell_the_initial_distribution(float64):
     # Each state has four symbols of its own that it emits 80% of the time.
     emission = np.where(np.arange(D)[:, None] // 4 == np.arange(K), 0.2, 0.025)
     truth = as_model([0.05, 0.9, 0.05], 0.6 * np.eye(K) + 0.4 / K, emission)
-    found = fit(draw(truth, 3, 2500, 4).reshape(-1), np.full(2500, 4), polish=False)
+    estimate = fit(draw(truth, 3, 2500, 4).reshape(-1), np.full(2500, 4), polish=False)
     # 2,500 first symbols: the standard error of a frequency is 0.006, a little more through the emissions; windows
     # begin with the middle state half of the time.
-    assert errors(truth, found.params)[0] < 0.03
-    assert found.status == Status.CONVERGED
-    assert found.num_dropped == 0
+    assert errors(truth, estimate.params)[0] < 0.03
+    assert estimate.status == Status.CONVERGED
+    assert estimate.diagnostics.num_dropped == 0
 
 
 def test_layouts_agree(float64):
@@ -225,15 +229,15 @@ def test_layouts_agree(float64):
     weights = (np.arange(2500) < N).astype(float)
     one, two = fit(padded, lengths, polish=False), fit(flat, flat_lengths, weights, polish=False)
     assert_same(one.params, two.params, 1e-9)
-    assert one.num_dropped == np.sum(lengths < 3)
-    assert two.num_dropped == np.sum(flat_lengths < 3)
+    assert one.diagnostics.num_dropped == np.sum(lengths < 3)
+    assert two.diagnostics.num_dropped == np.sum(flat_lengths < 3)
 
 
 def test_sequences_without_a_triple_are_counted_and_left_out(float64):
     x = draw(clear_model(0), 0)
     lengths = np.where(np.arange(N) < 30, np.arange(N) % 3, TIME)
     with_them, without = fit(x, lengths), fit(x, lengths, (lengths > 2).astype(float))
-    assert with_them.num_dropped == without.num_dropped == 30
+    assert with_them.diagnostics.num_dropped == without.diagnostics.num_dropped == 30
     assert_same(with_them.params[1:3], without.params[1:3], 1e-9)
     # Their first observations do count for the initial distribution.
     assert largest(with_them.params.initial - without.params.initial) > 1e-4
@@ -242,18 +246,39 @@ def test_sequences_without_a_triple_are_counted_and_left_out(float64):
 def test_row_weights_select_sequences(float64):
     x = draw(clear_model(0), 0)
     half = np.arange(N) < N // 2
-    found = fit(x, row_weights=half.astype(float))
-    assert_same(found._replace(num_dropped=0), fit(x, np.where(half, TIME, 0))._replace(num_dropped=0), 1e-7)
+    weighted, shortened = fit(x, row_weights=half.astype(float)), fit(x, np.where(half, TIME, 0))
+    assert_same(weighted[:4], shortened[:4], 1e-7)
+    assert_same(weighted.diagnostics[:5], shortened.diagnostics[:5], 1e-7)
     # The half twice is the half, but for the weight of the first observations.
     twice = fit(np.concatenate([x[: N // 2]] * 2))
-    assert_same(found.params[1:3], twice.params[1:3], 1e-7)
-    assert largest(found.params.emission - fit(x).params.emission) > 1e-3
+    assert_same(weighted.params[1:3], twice.params[1:3], 1e-7)
+    assert largest(weighted.params.emission - fit(x).params.emission) > 1e-3
+
+
+def occurrence(params):
+    return np.linalg.matrix_power(np.asarray(params.transition), 1000)[0]
 
 
 def test_states_come_in_decreasing_order_of_how_often_they_occur(float64):
-    found = trials()[0][2][1]
-    often = np.linalg.matrix_power(np.asarray(found.params.transition), 1000)[0]
-    assert np.all(np.diff(often) < 0)
+    """Also of equal models with their states in another order, and where polishing changes which state is frequent."""
+    moved = 0
+    for _, _, (_, polished, plain) in trials():
+        for estimate in (polished, plain):
+            assert np.all(np.diff(occurrence(estimate.params)) < 0)
+        # The states of the polished estimate, in the order of the spectral one that it began from.
+        moved += not np.all(np.diff(occurrence(in_order(plain.params, polished.params))) < 0)
+    assert moved > 0
+
+
+def test_states_of_a_model_that_changes_with_time_are_in_the_order_of_windows(float64):
+    """Sequences of three: the stationary distribution says little about windows."""
+    emission = np.where(np.arange(D)[:, None] // 4 == np.arange(K), 0.2, 0.025)
+    truth = as_model([0.9, 0.07, 0.03], [[0.1, 0.8, 0.1], [0.05, 0.15, 0.8], [0.2, 0.0, 0.8]], emission)
+    params = hidden_markov.fit_moments(KEY, hidden_markov.population_moments(truth), K, num_starts=1).params
+    steps = [np.asarray(truth.initial) @ np.linalg.matrix_power(np.asarray(truth.transition), t) for t in range(3)]
+    expected = hidden_markov.permute(truth, np.argsort(-np.mean(steps, axis=0)))
+    assert_same(params, expected, 1e-5)
+    assert np.any(np.diff(occurrence(expected)) > 0)
 
 
 def twins(which, d, k):
@@ -266,15 +291,44 @@ def twins(which, d, k):
     return as_model(truth.initial, transition, emission)
 
 
+def assert_finite(tree):
+    for leaf in jax.tree.leaves(tree):
+        assert np.all(np.isfinite(leaf))
+
+
 @pytest.mark.parametrize("which", ["states", "emissions"])
 def test_states_that_are_the_same_are_noticed(which, float64):
-    from_data = fit(draw(twins(which, D, K), 0))
+    """In the diagnostics, where polishing tells them apart by the noise; in the status, where nothing does."""
+    x = draw(twins(which, D, K), 0)
     moments = hidden_markov.population_moments(twins(which, 20, 5))
-    exact = hidden_markov.fit_moments(KEY, moments, 5, "likelihood", False, num_starts=1)
-    for found in (from_data, exact):
-        assert found.status >= Status.RANK_DEFICIENT
-        for leaf in jax.tree.leaves(found.params):
-            assert np.all(np.isfinite(leaf))
+    exact = hidden_markov.fit_moments(KEY, moments, 5, polish=False, num_starts=1)
+    for estimate in (fit(x, polish=False), exact):
+        assert estimate.status == estimate.diagnostics.start_status >= Status.RANK_DEFICIENT
+        assert_finite(estimate)
+    polished = fit(x)
+    assert polished.diagnostics.start_status >= Status.RANK_DEFICIENT
+    assert polished.status <= Status.MAX_ITERS
+    assert_finite(polished)
+
+
+def test_returned_states_that_look_the_same_are_told(float64):
+    """One symbol alone, or one vector: EM has nothing to do and converges, to states that are the same."""
+    for x in (np.zeros((N, TIME), int), np.full((N, TIME, 2), 0.5)):
+        estimate = fit(x)
+        assert estimate.status == Status.RANK_DEFICIENT
+        assert_finite(estimate)
+
+
+def test_status_of_a_polished_fit_is_that_of_polishing(float64):
+    x = draw(clear_model(0), 0)
+    clear, few = fit(x), fit(x, row_weights=(np.arange(N) < 2).astype(float))
+    assert clear.status == clear.diagnostics.start_status == Status.CONVERGED
+    # 200 symbols: three states are not clear of the noise, and EM on their triples still converges.
+    assert few.diagnostics.start_status == Status.RANK_DEFICIENT
+    assert few.diagnostics.spectrum.values[-1] < 1.25 * few.diagnostics.spectrum.noise
+    assert few.status == Status.CONVERGED
+    # The iterations are those of the step that the estimate is from.
+    assert clear.num_iters != fit(x, polish=False).num_iters
 
 
 # Real vectors.
@@ -286,15 +340,35 @@ def vectors(dtype=float):
 
 def test_vectors_give_means_and_variances_back(float64):
     truth = vectors()
-    found = fit(draw(truth, 0))
+    estimate = fit(draw(truth, 0))
     # 10,000 vectors, some 2,500 in the rarest state: standard errors of means and variances are 0.02 to 0.06.
-    initial, transition, means, variances = errors(truth, found.params)
+    initial, transition, means, variances = errors(truth, estimate.params)
     assert means < 0.15
     assert variances < 0.3
     assert transition < 0.06
     # 100 first vectors: standard errors below 0.05.
     assert initial < 0.2
-    assert found.status == Status.CONVERGED
+    assert estimate.status == Status.CONVERGED
+    assert estimate.diagnostics.simplex_distance is None
+    assert np.all(np.diff(occurrence(estimate.params)) < 0)
+
+
+@pytest.mark.parametrize("kind", ["list", "vectors"])
+def test_the_pseudoinverse_is_a_start_too(kind, float64):
+    truth = vectors() if kind == "vectors" else clear_model(0)
+    x, options = draw(truth, 0), {} if kind == "vectors" else {"num_symbols": 60}
+    linear, likely = (fit(x, polish=False, marginals=each, **options) for each in ("pseudoinverse", "likelihood"))
+    assert linear.diagnostics.gap is None
+    assert 0 <= likely.diagnostics.gap < 1e-6
+    # The same emissions, and another estimate of the transitions.
+    assert_same(in_order(likely.params, linear.params).emission, likely.params.emission, 1e-9)
+    assert 1e-4 < errors(likely.params, linear.params)[1] < 0.1
+    truth = truth if kind == "vectors" else truth._replace(emission=np.pad(truth.emission, ((0, 60 - D), (0, 0))))
+    alike = linear.params._replace(transition=jnp.full((K, K), 1 / K))
+    assert errors(truth, linear.params)[1] < errors(truth, alike)[1] / 2
+    for estimate in (linear, likely):
+        assert estimate.status == Status.CONVERGED
+        assert_finite(estimate)
 
 
 def test_padding_of_vectors_does_not_matter(float64):
@@ -311,21 +385,21 @@ def test_vectors_of_no_weight_do_not_matter(float64):
     half = np.arange(N) < N // 2
     expected = fit(x, np.where(half, TIME, 0))
     for scale in (1.0, 100.0):
-        found = fit(np.where(half[:, None, None], x, scale * x), row_weights=half.astype(float))
-        assert found.status == expected.status == Status.CONVERGED
-        assert_same(found.params, expected.params, 1e-6)
+        estimate = fit(np.where(half[:, None, None], x, scale * x), row_weights=half.astype(float))
+        assert estimate.status == expected.status == Status.CONVERGED
+        assert_same(estimate.params, expected.params, 1e-6)
 
 
 def test_states_that_differ_in_variance_alone(float64):
     """And float32 stays float32 where x64 is enabled."""
     truth = as_model([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[1.0, 1.0]], [[0.2, 4.0]], dtype=jnp.float32)
     x = draw(truth, 0).astype(np.float32)
-    found = hidden_markov.fit(KEY, x, 2, num_starts=1)
-    _, transition, means, variances = errors(truth, found.params)
+    estimate = hidden_markov.fit(KEY, x, 2, num_starts=1)
+    _, transition, means, variances = errors(truth, estimate.params)
     assert means < 0.2
     assert variances < 0.5
     assert transition < 0.05
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(found)} == {"float32", "int32"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(estimate)} == {"float32", "int32"}
 
 
 # Baum–Welch.
@@ -380,7 +454,7 @@ def enumerate_step(parts, x, row_weights):
 
 def baum_welch(real, row_weights, **options):
     parts, x = small(real)
-    return hidden_markov.refine(as_model(*parts), x, SMALL, row_weights=row_weights, **options)
+    return hidden_markov.refine(as_model(*parts), x, lengths=SMALL, row_weights=row_weights, **options)
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -388,73 +462,50 @@ def test_a_step_of_baum_welch_against_enumeration(real, float64):
     parts, x = small(real)
     for row_weights in (np.ones(6), np.array([1.0, 0.5, 0.0, 0.25, 1.0, 1.0])):
         after, value = enumerate_step(parts, x, row_weights)
-        start = baum_welch(real, row_weights, tol=0.0, max_iters=1, accelerate=False)
-        np.testing.assert_allclose(start.log_likelihood, value, rtol=1e-12)
-        found = baum_welch(real, row_weights, tol=0.0, max_iters=2, accelerate=False)
-        assert_same(found.params, after, 1e-10)
-        _, value = enumerate_step([np.asarray(part) for part in after if part is not None], x, row_weights)
-        np.testing.assert_allclose(found.log_likelihood, value, rtol=1e-10)
+        start = baum_welch(real, row_weights, tol=0.0, max_iters=0, accelerate=False)
+        assert start.num_iters == 0
+        assert_same(start.params, as_model(*parts), 1e-15)
+        np.testing.assert_allclose(start.log_likelihood, value / row_weights.sum(), rtol=1e-12)
+        one = baum_welch(real, row_weights, tol=0.0, max_iters=1, accelerate=False)
+        assert one.num_iters == 1
+        assert_same(one.params, after, 1e-10)
+        _, next_value = enumerate_step([np.asarray(part) for part in after if part is not None], x, row_weights)
+        np.testing.assert_allclose(one.log_likelihood, next_value / row_weights.sum(), rtol=1e-10)
+        np.testing.assert_allclose(one.gain, (next_value - value) / abs(value), rtol=1e-8)
+        assert one.status == Status.MAX_ITERS
 
 
 @pytest.mark.parametrize("real", [False, True])
 def test_refining_never_makes_the_data_less_likely(real, precision):
     parts, x = small(real)
     for row_weights in (np.ones(6), np.array([1.0, 0.5, 0.0, 0.25, 1.0, 1.0])):
-        values = [float(row_weights @ np.asarray(hidden_markov.log_likelihood(as_model(*parts), x, SMALL)))]
-        for steps in (1, 3, 5, 11, 31, 101):
-            found = baum_welch(real, row_weights, tol=0.0, max_iters=steps)
-            values.append(float(found.log_likelihood))
-            again = row_weights @ np.asarray(hidden_markov.log_likelihood(found.params, x, SMALL))
+        values = []
+        for steps in (0, 2, 4, 10, 30, 100):
+            refined = baum_welch(real, row_weights, tol=0.0, max_iters=steps)
+            values.append(float(refined.log_likelihood))
+            each = hidden_markov.log_likelihood(refined.params, x, lengths=SMALL)
+            again = np.average(np.asarray(each, float), weights=row_weights)
             np.testing.assert_allclose(values[-1], again, rtol=1e-10 if precision == "float64" else 1e-5, atol=1e-5)
+            assert np.isfinite(refined.gain)
         slack = 1e-10 if precision == "float64" else 1e-5
         assert np.all(np.diff(values) >= -slack), values
-        assert values[-1] > values[0] + 0.1
-        assert {leaf.dtype.name for leaf in jax.tree.leaves(found)} == {precision, "int32"}
+        assert values[-1] > values[0] + 0.02
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(refined)} == {precision, "int32"}
 
 
 def test_refining_a_fit(float64):
     truth, x, (_, start, _) = trials()[0]
-    found = hidden_markov.refine(start.params, x)
-    assert found.status == Status.CONVERGED
+    refined = hidden_markov.refine(start.params, x)
+    assert refined.status == Status.CONVERGED
     for other in (start.params, truth):
-        assert found.log_likelihood > float(np.sum(hidden_markov.log_likelihood(other, x)))
-    assert baum_welch(False, np.ones(6), tol=0.0, max_iters=3).status == Status.MAX_ITERS
+        assert refined.log_likelihood > float(np.mean(hidden_markov.log_likelihood(other, x)))
 
 
-def test_padding_does_not_matter_to_refining(float64):
-    for real, values in ((False, (-1, 99)), (True, (1e6, np.nan))):
-        parts, x = small(real)
-        expected = baum_welch(real, np.ones(6), tol=0.0, max_iters=5)
-        for value in values:
-            other = x.copy()
-            other[np.arange(5) >= SMALL[:, None]] = value
-            found = hidden_markov.refine(as_model(*parts), other, SMALL, row_weights=np.ones(6), tol=0.0, max_iters=5)
-            assert_same(found, expected, 1e-10)
-
-
-# Transformations.
-def test_twenty_trials_in_one_vmap():
-    def trial(key, params):
-        key_sample, key_fit = jax.random.split(key)
-        x = hidden_markov.sample(key_sample, params, 20, 100).x
-        return hidden_markov.fit(key_fit, x, K, num_symbols=D, num_starts=1)
-
-    truths = [clear_model(seed) for seed in range(20)]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *truths)
-    found = jax.tree.map(np.asarray, jax.jit(jax.vmap(trial))(jax.random.split(KEY, 20), stacked))
-    each = [rmse(truth, jax.tree.map(lambda leaf, i=i: leaf[i], found.params)) for i, truth in enumerate(truths)]
-    assert np.all(np.isfinite(each))
-    assert set(found.status.tolist()) <= set(Status)
-    # The frequencies of all symbols in place of those of each state err by about 0.1.
-    assert np.median(each) < 0.05
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(found)} == {"float32", "int32"}
-
-
-def test_lowers_for_accelerators():
-    params, real = random_model(0, 4, 2), as_model(*small(True)[0])
-    x, many, rows = jnp.zeros((9, 8), jnp.int32), jnp.zeros(90, jnp.int32), jnp.zeros((9, 8, 2))
-    lowers(lambda key, x: hidden_markov.fit(key, x, 2, num_symbols=4), KEY, x)
-    lowers(lambda key, x: hidden_markov.fit(key, x, 2, num_symbols=40), KEY, many)
-    lowers(lambda key, x: hidden_markov.fit(key, x, 2), KEY, rows)
-    lowers(lambda params, x: hidden_markov.refine(params, x, form="associative"), params, x)
-    lowers(lambda params, x: hidden_markov.refine(params, x, form="associative"), real, rows)
+def test_refining_with_an_outlier_never_lowers_the_likelihood(precision):
+    """An observation of 1e15 leaves the others no digits: a step that falls is not taken."""
+    parts, x = small(True)
+    x = x.copy()
+    x[0, 0] = 1e15
+    values = [hidden_markov.refine(as_model(*parts), x, max_iters=steps).log_likelihood for steps in (0, 5, 50)]
+    assert np.all(np.isfinite(values))
+    assert np.all(np.diff(np.asarray(values, float)) >= 0), values

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from latensor.models import hidden_markov
-from latensor.models._chain import forward, forward_backward
-from latensor.models._markov import chain_of
 from latensor.models.hidden_markov import HiddenMarkov
-from latensor.moments import flatten_sequences
+from latensor.models.hidden_markov.chain import forward, forward_backward
+from latensor.models.hidden_markov.emissions import chain_of
+from latensor.moments import Sequences
+from latensor.moments.internal import flatten_sequences
 from tests.helpers import lowers
 
 K, TIME = 3, 6
@@ -76,9 +77,9 @@ def end_to_end(x, lengths):
     return np.concatenate([row[:length] for row, length in zip(x, lengths, strict=True)])
 
 
-def answers(*arguments):
+def answers(params, x, lengths=None, mask=None):
     """Return the log-likelihood, posterior and path as NumPy arrays, every slice of which JAX would compile."""
-    return [jax.tree.map(np.asarray, verb(*arguments)) for verb in VERBS]
+    return [jax.tree.map(np.asarray, verb(params, x, lengths=lengths, mask=mask)) for verb in VERBS]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +120,7 @@ def test_padding_does_not_decide_where_a_path_ends(float64):
     """State 1 is the likeliest; from state 0 steps that are not there would be likelier."""
     transition = jnp.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     params = HiddenMarkov(jnp.array([0.4, 0.6, 0.0]), transition, jnp.full((4, K), 0.25))
-    path = jax.tree.map(np.asarray, hidden_markov.viterbi(params, np.zeros((5, TIME), int), np.ones(5, int)))
+    path = jax.tree.map(np.asarray, hidden_markov.viterbi(params, np.zeros((5, TIME), int), lengths=np.ones(5, int)))
     np.testing.assert_allclose(path.log_probability, np.log(0.6 / 4), rtol=1e-12)
     np.testing.assert_array_equal(path.states[:, 0], 1)
 
@@ -141,7 +142,7 @@ LONG = np.array([37, 1, 0, 2, 16, 44])
 
 @jax.jit
 def chain(params, x, lengths):
-    return chain_of(params, flatten_sequences(x, lengths, False))[0]
+    return chain_of(params, flatten_sequences(Sequences(x, lengths, num_symbols=4 if x.ndim == 1 else None)))[0]
 
 
 def test_blocks_equal_one_pass(precision):
@@ -159,27 +160,27 @@ def test_expected_pairs_against_enumeration(block_length, float64):
     params, x = model("reals"), ragged("reals")
     row_weights = np.array([1.0, 5.0, 0.25, 5.0, 2.0])
     weights = jnp.asarray(np.repeat(row_weights, LENGTHS))
-    found = forward_backward(chain(params, end_to_end(x, LENGTHS), LENGTHS), weights, block_length)
+    smoothed = forward_backward(chain(params, end_to_end(x, LENGTHS), LENGTHS), weights, block_length)
     expected = sum(
         weight * enumerate_paths(params, row[:length])[2]
         for row, length, weight in zip(x, LENGTHS, row_weights, strict=True)
     )
-    np.testing.assert_allclose(found.pairs, expected, atol=1e-12)
+    np.testing.assert_allclose(smoothed.pairs, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("block_length", [None, 16])
 def test_expected_pairs_add_up_to_the_steps(block_length, precision):
     one = chain(model("symbols"), observations("symbols", (100,)), LONG)
-    found = forward_backward(one, jnp.ones(100, float), block_length)
-    np.testing.assert_allclose(np.sum(found.pairs), np.maximum(LONG - 1, 0).sum(), rtol=1e-6)
-    np.testing.assert_allclose(np.sum(found.posterior, axis=1), 1, rtol=1e-6)
+    smoothed = forward_backward(one, jnp.ones(100, float), block_length)
+    np.testing.assert_allclose(np.sum(smoothed.pairs), np.maximum(LONG - 1, 0).sum(), rtol=1e-6)
+    np.testing.assert_allclose(np.sum(smoothed.posterior, axis=1), 1, rtol=1e-6)
 
 
 def test_the_forms_agree(float64):
     params, x, lengths = model("symbols"), observations("symbols", (2, 300)), np.array([300, 290])
     for verb in VERBS[:2]:
         sequential, associative, auto = (
-            verb(params, x, lengths, form=form) for form in ("sequential", "associative", "auto")
+            verb(params, x, lengths=lengths, form=form) for form in ("sequential", "associative", "auto")
         )
         np.testing.assert_allclose(associative, sequential, rtol=1e-11, atol=1e-12)
         np.testing.assert_allclose(auto, sequential, rtol=1e-11, atol=1e-12)
@@ -298,7 +299,8 @@ def test_an_outlier_spoils_no_other_sequence(precision):
     params = on_a_line(np.full((3, 3), 1 / 3), [-1.0, 1.0, 0.0], 0.5)
     rows = [[0.1, -0.2, 0.9], [0.5, -0.5, 2.0]]
     expected = [enumerate_paths(params, np.array(row)[:, None].repeat(2, axis=1))[0] for row in rows]
-    value = hidden_markov.log_likelihood(params, *rows_on_a_line(*rows, [1e4]))
+    x, lengths = rows_on_a_line(*rows, [1e4])
+    value = hidden_markov.log_likelihood(params, x, lengths=lengths)
     np.testing.assert_allclose(value[:2], expected, rtol=1e-5)
 
 
@@ -312,29 +314,76 @@ def test_unlikely_observations_after_impossible_steps(precision):
     np.testing.assert_allclose(posterior[1, :5].sum(axis=1), 1, rtol=1e-5)
 
 
-# Transformations.
-def test_vmap_equals_loop(float64):
-    models = [model("symbols", seed) for seed in range(3)]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
-    x = observations("symbols", (3, len(LENGTHS), TIME))
-    singles = [answers(params, rows, LENGTHS) for params, rows in zip(models, x, strict=True)]
-
-    def everything(params, rows):
-        return [verb(params, rows, LENGTHS) for verb in VERBS]
-
-    batch = jax.jit(jax.vmap(everything))(stacked, x)
-    expected = jax.tree.map(lambda *leaves: np.stack(leaves), *singles)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), batch, expected)
+# Missing observations.
+def enumerate_missing(params, x, mask):
+    """Return the answers to one sequence by sums over all paths: a missing observation has probability one."""
+    logs = np.where(mask[:, None], emissions(params, x), 0)
+    initial, transition = np.asarray(params.initial, float), np.asarray(params.transition, float)
+    paths = np.array(list(itertools.product(range(K), repeat=len(x))))
+    values = np.log(initial[paths[:, 0]]) + logs[np.arange(len(x)), paths].sum(axis=1)
+    values = values + np.log(transition)[paths[:, :-1], paths[:, 1:]].sum(axis=1)
+    chances = np.exp(values - values.max())
+    states = np.stack([(chances[:, None] * (paths == h)).sum(axis=0) for h in range(K)], axis=1) / chances.sum()
+    return values.max() + np.log(chances.sum()), states, paths[values.argmax()], values.max()
 
 
-def test_float32_stays_float32_where_x64_is_enabled(float64):
-    outputs = answers(model("reals", dtype=jnp.float32), ragged("reals").astype(np.float32), LENGTHS)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(outputs)} == {"float32", "int32"}
+MASK = np.array(
+    [[1, 0, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0]], bool
+)
 
 
-def test_lowers_for_accelerators():
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_observations_against_enumeration_in_both_layouts(kind, precision):
+    """First, last, neighbouring and all observations of a sequence are missing; what is in their place is ignored."""
+    params, x = model(kind), ragged(kind)
+    hidden = np.where(MASK if kind == "symbols" else MASK[:, :, None], x, 77 if kind == "symbols" else np.nan)
+    value, posterior, path = answers(params, hidden, LENGTHS, MASK)
+    flat = answers(params, end_to_end(hidden, LENGTHS), LENGTHS, end_to_end(MASK, LENGTHS))
+    tol = {"rtol": 1e-12, "atol": 1e-12} if precision == "float64" else {"rtol": 1e-5, "atol": 1e-5}
+    for row, length in enumerate(LENGTHS):
+        if length == 0:
+            continue
+        expected, states, best, best_value = enumerate_missing(params, x[row, :length], MASK[row, :length])
+        np.testing.assert_allclose(value[row], expected, **tol)
+        np.testing.assert_allclose(posterior[row, :length], states, **tol)
+        np.testing.assert_array_equal(posterior[row, length:], 0)
+        np.testing.assert_array_equal(path.states[row, :length], best)
+        np.testing.assert_allclose(path.log_probability[row], best_value, **tol)
+    np.testing.assert_allclose(flat[0], value, **tol)
+    np.testing.assert_allclose(flat[1], end_to_end(posterior, LENGTHS), **tol)
+    np.testing.assert_array_equal(flat[2].states, end_to_end(path.states, LENGTHS))
+
+
+def test_a_missing_symbol_is_summed_out(float64):
+    """The likelihood is the sum over all symbols in its place."""
+    params, x = model("symbols"), ragged("symbols")
+    mask = np.ones(x.shape, bool)
+    mask[:, [0, 3]] = False
+    total = np.zeros(len(x))
+    for pair in itertools.product(range(4), repeat=2):
+        x[:, [0, 3]] = pair
+        total += np.exp(answers(params, x, np.full(5, TIME))[0])
+    np.testing.assert_allclose(answers(params, x, np.full(5, TIME), mask)[0], np.log(total), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_that_hides_nothing_changes_nothing(kind, precision):
+    params, x = model(kind), ragged(kind)
+    expected = answers(params, x, LENGTHS)
+    jax.tree.map(np.testing.assert_array_equal, answers(params, x, LENGTHS, np.ones(x.shape[:2], bool)), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_missing_altogether_says_nothing(kind, float64):
+    params, x = model(kind), ragged(kind)
+    value, posterior, _ = answers(params, x, LENGTHS, np.zeros(x.shape[:2], bool))
+    np.testing.assert_allclose(value, 0, atol=1e-14)
+    ahead = [np.asarray(params.initial) @ np.linalg.matrix_power(np.asarray(params.transition), t) for t in range(TIME)]
+    np.testing.assert_allclose(posterior[0], ahead, atol=1e-14)
+
+
+def test_the_associative_form_lowers_for_accelerators():
     for kind in KINDS:
         params, x = model(kind), jnp.asarray(observations(kind, (2, 300)))
         for verb in VERBS[:2]:
             lowers(lambda p, a, verb=verb: verb(p, a, form="associative"), params, x)
-        lowers(hidden_markov.viterbi, params, x)

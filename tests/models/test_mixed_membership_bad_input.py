@@ -7,7 +7,7 @@ import pytest
 
 from latensor.models import mixed_membership
 from latensor.models.mixed_membership import MixedMembership
-from latensor.moments import Variables, categorical_variables
+from latensor.moments import Table, Variables, categorical_variables
 
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).integers(0, 3, (30, 12)).astype(np.int32)
@@ -60,7 +60,7 @@ FIT = [
     ({"mask": np.ones((30, 11), bool)}, r"mask: expected the shape of x, \(30, 12\); got \(30, 11\)"),
     ({"mask": np.ones((30, 12))}, r"mask: expected bool"),
     ({"mask": np.arange(12)[None, :].repeat(30, 0) != 7}, r"mask: expected every variable.*; variable 7 never is"),
-    ({"row_weights": np.ones(3)}, r"row_weights: expected one weight a row, shape \(30,\)"),
+    ({"row_weights": np.ones(3)}, r"row_weights: expected one weight per row, shape \(30,\)"),
     ({"variables": "categorical"}, r"variables: expected a latensor.moments.Variables\(kinds, sizes\)"),
     (
         {"variables": Variables(("categorical",) * 12, (3,) * 11 + (1,))},
@@ -101,8 +101,9 @@ PARAMETERS = [
 def test_parameters(params, message, no_type_checks):
     calls = [
         lambda: mixed_membership.sample(KEY, params, 5, variables=VARIABLES),
+        lambda: mixed_membership.population_moments(params, variables=VARIABLES),
         lambda: mixed_membership.posterior(params, X, variables=VARIABLES),
-        lambda: mixed_membership.log_likelihood(KEY, params, X, variables=VARIABLES),
+        lambda: mixed_membership.log_likelihood(params, X, key=KEY, variables=VARIABLES),
         lambda: mixed_membership.refine(params, X, variables=VARIABLES),
     ]
     for call in calls:
@@ -110,18 +111,34 @@ def test_parameters(params, message, no_type_checks):
             call()
 
 
+def test_likelihoods_need_a_key(no_type_checks):
+    with pytest.raises(ValueError, match=r"key: expected a random key such as jax.random.key\(0\); got None"):
+        mixed_membership.log_likelihood(PARAMS, X, variables=VARIABLES)
+
+
+def test_a_table_carries_its_description(no_type_checks):
+    with pytest.raises(ValueError, match=r"variables: expected None where x is a Table, which has its own"):
+        mixed_membership.posterior(PARAMS, Table(X, variables=VARIABLES), variables=VARIABLES)
+    with pytest.raises(ValueError, match=r"x: expected category codes from 0 to 2; got 3 at row 4, column 5"):
+        mixed_membership.posterior(PARAMS, Table(changed(4, 5, 3), variables=VARIABLES))
+
+
 def test_real_variables_need_variances(no_type_checks):
     variables = Variables(("real",) * 3 + ("categorical",) * 11, (1,) * 3 + (3,) * 11)
-    with pytest.raises(ValueError, match=r"params.variances: expected 3, one for each real variable; got None"):
+    with pytest.raises(ValueError, match=r"params.variances: expected 3, one per real variable; got None"):
         mixed_membership.sample(KEY, PARAMS, 5, variables=variables)
 
 
 def test_fit_moments(no_type_checks):
-    moments = mixed_membership.population_moments(PARAMS, VARIABLES)
+    moments = mixed_membership.population_moments(PARAMS, variables=VARIABLES)
     for change, message in (
-        ({"concentration": None}, r"concentration: expected a number above zero; dense moments do not tell it"),
-        ({"method": "meld"}, r"method: expected one that factors tensors; 'meld' needs the samples"),
+        (
+            {"concentration": None},
+            r"concentration: expected a number above zero, which dense moments do not tell",
+        ),
+        ({"method": "meld"}, r"method: expected one that factors tensors, since 'meld' needs the samples"),
         ({"variables": categorical_variables(12, 4)}, r"moments: expected 48 rows.*got \(36, 36\)"),
+        ({"moments": None}, r"moments: expected Moments.*got NoneType"),
     ):
         arguments = {"key": KEY, "moments": moments, "num_components": 2, "concentration": 1.0, "variables": VARIABLES}
         with pytest.raises(ValueError, match=message):
@@ -131,6 +148,6 @@ def test_fit_moments(no_type_checks):
 def test_under_a_trace_what_decides_shapes_must_be_given(no_type_checks):
     uneven = Variables(("categorical",) * 12, (3,) * 11 + (4,))
     with pytest.raises(ValueError, match=r"anchors: expected to be given under jit or vmap, where variables differ"):
-        jax.jit(lambda x: mixed_membership.fit(KEY, x, 2, 0.5, variables=uneven))(jnp.asarray(X))
+        jax.jit(lambda x: mixed_membership.fit(KEY, x, 2, concentration=0.5, variables=uneven))(jnp.asarray(X))
     with pytest.raises(ValueError, match=r"variables: expected .* under jit or vmap; got None"):
-        jax.jit(lambda x: mixed_membership.fit(KEY, x, 2, 0.5))(jnp.asarray(X))
+        jax.jit(lambda x: mixed_membership.fit(KEY, x, 2, concentration=0.5))(jnp.asarray(X))

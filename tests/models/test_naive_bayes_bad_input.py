@@ -1,4 +1,4 @@
-"""What a user sees who passes the wrong thing: a ValueError that names the argument, before any work."""
+"""What a user sees who passes the wrong documents; test_contract has the arguments that all models share."""
 
 from functools import partial
 
@@ -34,8 +34,8 @@ def fit(x=GOOD, num_components=2, key=None, **options):
         (GOOD[None], r"x: expected counts .* two axes; got 3"),
         (np.zeros((0, 4)), r"x: expected .* at least one row and one column; got shape \(0, 4\)"),
         (np.zeros((4, 0)), r"x: expected .* at least one row and one column; got shape \(4, 0\)"),
-        (changed(2, 1, np.nan), r"x: expected finite counts; got nan at row 2, column 1"),
-        (changed(1, 3, np.inf), r"x: expected finite counts; got inf at row 1, column 3"),
+        (changed(2, 1, np.nan), r"x: expected finite counts where observed; got nan at row 2, column 1"),
+        (changed(1, 3, np.inf), r"x: expected finite counts where observed; got inf at row 1, column 3"),
         (changed(3, 0, -1), r"x: expected counts ≥ 0; got -1.0 at row 3, column 0"),
         (changed(0, 2, 0.5), r"x: expected whole counts; got 0.5 at row 0, column 2"),
         (changed(1, 1, 1.0), r"x: expected at least 3 words in every document; got 2 in row 1 \(1 such row in all\)"),
@@ -46,7 +46,7 @@ def fit(x=GOOD, num_components=2, key=None, **options):
         (GOOD[:1], r"x: expected at least num_components = 2 documents; got 1"),
         (
             np.full((4, 4), 3e38, np.float32),
-            r"x: expected documents whose length is finite in float32; row 0 is longer",
+            r"x: expected counts whose sum is finite in float32; that of row 0 is not",
         ),
         (np.full((4, 4), 2**32 + 5), r"x: expected counts .* within int32; got values from 4294967301"),
     ],
@@ -56,65 +56,8 @@ def test_documents(x, message):
         fit(x)
 
 
-@pytest.mark.parametrize(
-    ("value", "got"),
-    [
-        (0, "0"),
-        (-1, "-1"),
-        (5, "5"),
-        (2.0, "2.0 of type float"),
-        ("2", "'2' of type str"),
-        (None, "None"),
-        (True, "True"),
-    ],
-)
-def test_num_components(value, got):
-    with pytest.raises(ValueError, match=rf"num_components: expected an integer from 1 to 4 .*; got {got}"):
-        fit(num_components=value)
-
-
-@pytest.mark.parametrize(
-    "key", [0, "key", np.zeros(3), jnp.zeros((2, 2), jnp.uint32), jax.random.split(jax.random.key(0), 2)]
-)
-def test_key_that_is_none(key):
-    with pytest.raises(ValueError, match=r"key: expected a random key"):
-        fit(key=key)
-
-
-def test_key_that_is_missing():
-    with pytest.raises(ValueError, match=r"key: expected a random key .*; got None"):
-        naive_bayes.fit(None, GOOD, 2)
-    with pytest.raises(ValueError, match=r"key: expected a random key .*; got an array of type float"):
-        naive_bayes.fit(GOOD, 2, 2)
-    with pytest.raises(ValueError, match=r"key: expected a random key"):
-        naive_bayes.sample(None, random_model(0, 4, 2), 10)
-
-
 def test_old_style_keys_and_numpy_integers_are_fine():
     assert fit(key=jax.random.PRNGKey(0), num_components=np.int64(2)).params.weights.shape == (2,)
-
-
-@pytest.mark.parametrize("option", [{"method": "newton"}, {"second": "sparse"}, {"num_restarts": 0}])
-def test_options(option):
-    (name,) = option
-    with pytest.raises(ValueError, match=rf"{name}: expected"):
-        fit(**option)
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(3), r"row_weights: expected one weight a row, shape \(4,\); got shape \(3,\)"),
-        (np.array([1, 1, -1, 1.0]), r"row_weights: expected numbers ≥ 0"),
-        (np.zeros(4), r"row_weights: expected numbers ≥ 0, not all zero"),
-        (np.array([1, 1, np.nan, 1.0]), r"row_weights: expected finite numbers; got nan"),
-        (np.full(4, 1j), r"row_weights: expected one weight a row; got values of type complex"),
-        ("equal", r"row_weights: expected one weight a row; got str"),
-    ],
-)
-def test_row_weights(weights, message):
-    with pytest.raises(ValueError, match=message):
-        fit(row_weights=weights)
 
 
 def test_word_ids():
@@ -129,34 +72,26 @@ def test_word_ids():
         fit(ids, num_words=0)
 
 
+def test_second():
+    with pytest.raises(ValueError, match="second: expected one of"):
+        fit(second="sparse")
+
+
 @pytest.mark.parametrize("verb", [naive_bayes.log_likelihood, naive_bayes.posterior, naive_bayes.refine])
 def test_parameters_and_data_that_do_not_fit(verb):
     good = random_model(0, 4, 2)
     with pytest.raises(ValueError, match=r"x: expected counts of 4 words, as in params.word_probs; got 3"):
         verb(good, GOOD[:, :3])
-    with pytest.raises(ValueError, match=r"params: expected weights \(k,\) and word_probs \(d, k\); got shapes"):
-        verb(NaiveBayes(jnp.ones(1), good.word_probs), GOOD)
+    with pytest.raises(ValueError, match=r"num_words: expected 4 words, as in params.word_probs; got 5"):
+        verb(good, np.array([[0, 1, 2]]), num_words=5)
     with pytest.raises(ValueError, match=r"params.weights: expected probabilities that sum to one"):
         verb(NaiveBayes(good.weights * 2, good.word_probs), GOOD)
     with pytest.raises(ValueError, match=r"params.word_probs: expected probabilities ≥ 0"):
         verb(NaiveBayes(good.weights, good.word_probs - 1), GOOD)
-    with pytest.raises(ValueError, match=r"params.word_probs: expected finite"):
-        verb(NaiveBayes(good.weights, good.word_probs * np.nan), GOOD)
     with pytest.raises(ValueError, match=r"x: expected whole counts"):
         verb(good, GOOD + 0.25)
-    with pytest.raises(ValueError, match=r"num_words: expected 4 words, as in params.word_probs; got 5"):
-        verb(good, np.array([[0, 1, 2]]), num_words=5)
     with pytest.raises(ValueError, match=r"params: expected a NaiveBayes; got Fit \(pass its .params\)"):
         verb(fit(), GOOD)
-
-
-@pytest.mark.parametrize(
-    "option", [{"tol": -1.0}, {"tol": np.nan}, {"max_iters": 2.5}, {"max_iters": -1}, {"smoothing": 2}]
-)
-def test_refine_options(option):
-    (name,) = option
-    with pytest.raises(ValueError, match=rf"{name}: expected"):
-        naive_bayes.refine(random_model(0, 4, 2), GOOD, **option)
 
 
 def test_numpy_data_closed_over_by_a_traced_function_are_checked():
@@ -195,7 +130,7 @@ def test_refine_on_empty_documents_keeps_distributions():
 @pytest.mark.parametrize("length", [0, (5, 4), 2.5, (3, 4, 5)])
 def test_length(length):
     with pytest.raises(ValueError, match=r"length: expected an integer"):
-        naive_bayes.sample(jax.random.key(0), random_model(0, 4, 2), 10, length)
+        naive_bayes.sample(jax.random.key(0), random_model(0, 4, 2), 10, length=length)
 
 
 @pytest.mark.parametrize("second", ["dense", "implicit"])

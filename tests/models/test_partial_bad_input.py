@@ -1,4 +1,7 @@
-"""What a user of tables with holes sees who passes the wrong thing: a ValueError that names the argument."""
+"""What a user of tables with missing entries sees who passes the wrong thing: a ValueError that names the argument.
+
+What is wrong for any model is in test_contract.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +27,8 @@ def changed(array, row, column, value):
     return array
 
 
-def fit(model, x=X, num_components=2, mask=None, **options):
-    return model.fit(jax.random.key(0), x, num_components, mask, **options)
+def fit(model, x=X, num_components=2, **options):
+    return model.fit(jax.random.key(0), x, num_components, **options)
 
 
 def never_together():
@@ -39,20 +42,16 @@ def never_together():
 @pytest.mark.parametrize(
     ("x", "mask", "message"),
     [
-        (X[0], None, r"x: expected (numbers|counts) \(samples, dimensions\), two axes; got 1"),
+        (X[0], None, r"x: expected numbers \(samples, dimensions\), two axes; got 1"),
         (X[:1], None, r"x: expected at least num_components = 2 rows; got 1"),
         (changed(X, 3, 1, np.nan), None, r"x: expected finite .* got nan at row 3, column 1 \(pass mask=isfinite\(x\)"),
         (changed(X, 3, 1, np.inf), MASK, r"x: expected finite .* where observed; got inf at row 3, column 1"),
         (changed(X, 3, 1, np.nan), changed(MASK, 0, 0, False), r"x: expected finite .* got nan at row 3, column 1"),
         (X, MASK[:, :3], r"mask: expected the shape of x, \(12, 4\); got \(12, 3\)"),
         (X, MASK.astype(int), r"mask: expected bool, True where observed; got values of type int64"),
-        (X, MASK.astype(np.float32), r"mask: expected bool, True where observed; got values of type float32"),
-        (X, [[True] * 4] * 12, r"mask: expected an array of bool, True where observed; got list"),
         (X, changed(MASK, slice(None), 2, False), r"mask: expected every dimension .*; dimension 2 never is; leave"),
         (X, changed(MASK, slice(None), slice(1, 3), False), r"dimension 1 never is \(2 such dimensions in all\)"),
         (X, never_together(), r"mask: expected every pair of dimensions .*; 1 and 2 never are"),
-        (None, None, r"x: expected .*; got None"),
-        ("table", None, r"x: expected .*; got str"),
     ],
 )
 def test_tables_and_masks(model, x, mask, message):
@@ -65,7 +64,7 @@ def test_nan_under_a_masked_entry_is_fine():
     for model in MODELS:
         for result in (fit(model, x, mask=mask), fit(model, x, mask=jnp.asarray(mask), third="available")):
             assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result))
-    # A negative or fractional count that nobody observed is no concern either.
+    # A negative or fractional count that nobody observed does no harm either.
     fit(gamma_poisson, changed(X, 3, 1, -0.5), mask=mask)
 
 
@@ -81,8 +80,9 @@ def test_counts(x, message):
         lambda: fit(gamma_poisson, x),
         lambda: fit(gamma_poisson, x, mask=MASK),
         lambda: gamma_poisson.posterior(TOPICS, x),
-        lambda: gamma_poisson.refine(TOPICS, x, MASK),
-        lambda: gamma_poisson.log_likelihood(jax.random.key(0), TOPICS, x),
+        lambda: gamma_poisson.posterior_intensities(TOPICS, x),
+        lambda: gamma_poisson.refine(TOPICS, x, mask=MASK),
+        lambda: gamma_poisson.log_likelihood(TOPICS, x, key=jax.random.key(0)),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -92,7 +92,7 @@ def test_counts(x, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": np.ones(3)}, r"weights: expected one weight a dimension, shape \(4,\); got shape \(3,\)"),
+        ({"weights": np.ones(3)}, r"weights: expected one weight per dimension, shape \(4,\); got shape \(3,\)"),
         ({"weights": np.array([1, 1, -0.5, 1])}, r"weights: expected numbers ≥ 0; got -0.5 for dimension 2"),
         ({"weights": np.array([1, np.nan, 1, 1])}, r"weights: expected finite numbers; got nan"),
         (
@@ -102,12 +102,9 @@ def test_counts(x, message):
         ({"missing": "drop"}, r"missing: expected one of 'weighted', 'full', 'partial'; got 'drop'"),
         ({"third": "dense"}, r"third: expected one of 'implicit', 'available'; got 'dense'"),
         ({"second": "none"}, r"second: expected one of"),
-        ({"method": "em"}, r"method: expected one of"),
         ({"complete_rate": 1.5}, r"complete_rate: expected a number from 0 to 1; got 1.5"),
-        ({"row_weights": np.ones(3)}, r"row_weights: expected one weight a row, shape \(12,\)"),
-        ({"row_weights": -np.ones(12)}, r"row_weights: expected numbers ≥ 0"),
+        ({"row_weights": np.ones(3)}, r"row_weights: expected one weight per row, shape \(12,\)"),
         ({"num_components": 5}, r"num_components: expected an integer from 1 to 4"),
-        ({"num_restarts": 0}, r"num_restarts: expected an integer of at least 1"),
     ],
 )
 def test_options(model, options, message):
@@ -132,10 +129,8 @@ def test_a_dimension_that_only_weightless_rows_observe():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        (None, r"params: expected a GaussianMixture; got NoneType"),
         (MIXTURE._replace(weights=np.array([0.5, 0.6])), r"params.weights: expected probabilities that sum to one"),
         (MIXTURE._replace(variance=np.array(0.0)), r"params.variance: expected numbers above zero; got 0.0"),
-        (MIXTURE._replace(means=np.full((4, 2), np.nan)), r"params.means: expected finite numbers; got nan"),
         (MIXTURE._replace(means=np.zeros((4, 3))), r"params: expected weights \(k,\) and means \(d, k\)"),
         (MIXTURE._replace(means=np.zeros((5, 2))), r"x: expected 5 dimensions, as in params.means; got 4"),
     ],
@@ -154,21 +149,17 @@ def test_parameters_of_the_mixture(params, message):
         (TOPICS._replace(shapes=np.array([1.0, 0.0])), r"params.shapes: expected numbers above zero; got 0.0"),
         (TOPICS._replace(rate=np.array(-1.0)), r"params.rate: expected numbers above zero; got -1.0"),
         (TOPICS._replace(shapes=np.ones(3)), r"params: expected topics \(d, k\) and shapes \(k,\)"),
+        (TOPICS._replace(topics=np.full((5, 2), 0.2)), r"x: expected 5 dimensions, as in params.topics; got 4"),
     ],
 )
 def test_parameters_of_the_topics(params, message):
-    for call in (gamma_poisson.posterior, gamma_poisson.refine):
+    for call in (gamma_poisson.posterior, gamma_poisson.posterior_intensities, gamma_poisson.refine):
         with pytest.raises(ValueError, match=message):
             call(params, X)
 
 
-def test_a_fit_in_place_of_its_parameters_is_recognized():
-    for model in MODELS:
-        result = fit(model, mask=MASK)  # compiled above
-        with pytest.raises(ValueError, match=r"got Fit \(pass its .params\)"):
-            model.refine(result, X)
-
-
 def test_concrete_data_inside_a_traced_function_are_checked():
-    with pytest.raises(ValueError, match="mask: expected every dimension"):
-        jax.jit(lambda key: gaussian_mixture.fit(key, X, 2, changed(MASK, slice(None), 2, False)))(jax.random.key(0))
+    mask = changed(MASK, slice(None), 2, False)
+    for model in MODELS:
+        with pytest.raises(ValueError, match="mask: expected every dimension"):
+            jax.jit(lambda key, model=model: model.fit(key, X, 2, mask=mask))(jax.random.key(0))

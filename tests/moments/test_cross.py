@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from latensor.moments import _rows as rows_module
-from latensor.moments import contract_cross_moments, count_table, cross_moments, spread_view, view_features
+from latensor.moments import contract_cross_moments, cross_moments
+from latensor.moments.internal import count_table, spread_view, view_features
 from tests.helpers import lowers
 
 # One set of shapes for most tests: what takes time is compiling.
@@ -118,22 +119,22 @@ def test_contraction_is_the_dense_one_contracted(kind, precision):
 def test_many_blocks_of_rows(per_block, float64, monkeypatch):
     """With a short block at the end, without one, and row by row."""
     monkeypatch.setattr(rows_module, "_FLOATS_PER_BLOCK", per_block * SIZES[1] * SIZES[2])
-    views, features = draw(8, KINDS["mixed"])
-    weights = np.random.default_rng(9).random(ROWS)
-    dense = jax.jit(lambda *views: cross_moments.__wrapped__(*views, categories(KINDS["mixed"]), jnp.asarray(weights)))
+    rows = ROWS + per_block  # a shape of its own: functions compiled before do not see the patch
+    views, features = draw(8, KINDS["mixed"], rows)
+    weights = np.random.default_rng(9).random(rows)
+    dense = jax.jit(lambda *views: cross_moments(*views, categories(KINDS["mixed"]), jnp.asarray(weights)))
     assert "scan[" in str(jax.make_jaxpr(dense)(*as_views(views)))
     agree(dense(*as_views(views)), naive(features, weights), 1e-14)
 
 
-def test_no_weight_at_all_gives_zeros(precision):
+def test_no_weight_at_all_gives_zeros_under_a_trace(precision):
     nothing = jnp.asarray(np.zeros(ROWS), float)
     for kind in ("codes", "mixed"):
         views = as_views(draw(10, KINDS[kind])[0])
-        found = cross_moments(*views, categories(KINDS[kind]), nothing)
-        assert not any(np.any(np.asarray(part) != 0) for part in parts(found))
-    assert not any(
-        np.any(np.asarray(part) != 0) for part in parts(contract_cross_moments(*views, identities(), nothing))
-    )
+        dense = jax.jit(lambda w, views=views, kind=kind: cross_moments(*views, categories(KINDS[kind]), w))
+        contracted = jax.jit(lambda w, views=views: contract_cross_moments(*views, identities(), w))
+        for found in (dense(nothing), contracted(nothing)):
+            assert not any(np.any(np.asarray(part) != 0) for part in parts(found))
 
 
 def test_nothing_but_codes_out_of_range_gives_zeros(float64):
@@ -158,6 +159,27 @@ def test_spread_is_the_adjoint_of_features(float64):
         features, spread = both(jnp.asarray(view), jnp.asarray(directions), jnp.asarray(values))
         np.testing.assert_allclose(features, dense @ directions, atol=1e-13)
         np.testing.assert_allclose(spread, dense.T @ values, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
+def test_codes_of_any_integer_type(dtype, float64):
+    """More categories than an 8-bit type can number, and codes that would wrap around into the range."""
+    codes = np.array([0, 100, 3, 3, 100, 0, 120]).astype(dtype)
+    if not np.can_cast(dtype, np.int32):
+        codes[-1] = 2**31 if dtype == "uint32" else 2**32  # out of range; zero, if it wrapped
+    if np.issubdtype(dtype, np.signedinteger):
+        codes[1] = -1
+    seen = np.where((codes >= 0) & (codes < 300), codes.astype(np.int64), -1)
+    kept = np.bincount(seen[seen >= 0], minlength=300) / np.sum(seen >= 0)
+    views = (jnp.asarray(codes),) * 3
+    np.testing.assert_allclose(cross_moments(*views[:2], jnp.ones((7, 1)), 300).first[0], kept, atol=1e-15)
+    directions = np.random.default_rng(0).normal(size=(300, 2))
+    found = contract_cross_moments(*views, (jnp.asarray(directions),) * 3)
+    np.testing.assert_allclose(found.first[0], kept @ directions, atol=1e-14)
+    small = (jnp.asarray(directions[:130]),) * 3
+    np.testing.assert_allclose(contract_cross_moments(*views, small).first[0], kept @ directions, atol=1e-14)
+    spread = spread_view(views[0], jnp.ones((7, 1)), 300)
+    np.testing.assert_allclose(spread[:, 0], kept * np.sum(seen >= 0), atol=1e-15)
 
 
 def test_counts_of_one_do_not_round():
@@ -199,6 +221,24 @@ def test_arguments_that_do_not_fit_are_named(no_type_checks):
         cross_moments(codes, codes, codes, (3, 3))
     with pytest.raises(ValueError, match=r"x1: expected codes \(n,\) or real vectors \(n, d\); got shape \(4, 2, 1\)"):
         cross_moments(reals[:, :, None], reals, reals)
+
+
+def test_weights_and_directions_that_do_not_fit_are_named(no_type_checks):
+    codes, reals = jnp.asarray(np.zeros(4, np.int32)), jnp.asarray(np.zeros((4, 3)))
+    with pytest.raises(ValueError, match=r"row_weights: expected one weight per row, shape \(4,\); got shape \(3,\)"):
+        cross_moments(codes, codes, codes, 3, jnp.ones(3))
+    with pytest.raises(ValueError, match=r"row_weights: expected numbers ≥ 0, not all zero"):
+        contract_cross_moments(reals, reals, reals, (jnp.ones((3, 2)),) * 3, jnp.zeros(4))
+    with pytest.raises(ValueError, match=r"directions: expected 3 rows, one per dimension; got shape \(4, 2\)"):
+        contract_cross_moments(reals, reals, reals, (jnp.ones((4, 2)),) * 3)
+    with pytest.raises(ValueError, match=r"directions: expected one matrix per view; got 2"):
+        contract_cross_moments(reals, reals, reals, (jnp.ones((3, 2)),) * 2)
+    with pytest.raises(ValueError, match=r"num_categories: expected an integer of at least 1; got 0"):
+        cross_moments(codes, codes, codes, 0)
+    with pytest.raises(ValueError, match=r"x1, x2, x3: expected at least one row; got none"):
+        cross_moments(reals[:0], reals[:0], reals[:0])
+    with pytest.raises(ValueError, match=r"x2: expected codes \(n,\) or real vectors \(n, d\); got None"):
+        cross_moments(reals, None, reals)
 
 
 def test_a_table_that_is_too_large_is_named(no_type_checks):

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.moments import Variables, categorical_variables, dirichlet_cross_moments, raw_cross_moments, row_features
+from latensor.moments import Table, Variables, categorical_variables, dirichlet_cross_moments
+from latensor.moments.internal import raw_cross_moments, row_features
 from tests.helpers import lowers
 
 MIXED = Variables(("categorical", "real", "categorical", "categorical", "real", "categorical"), (2, 1, 3, 4, 1, 2))
@@ -70,14 +71,13 @@ def test_agrees_with_the_definition(case, float64):
     mask = rng.random(x.shape) < 0.6 if case != "complete" else None
     weights = rng.random(len(x)) if case == "weighted" else None
     given = x if mask is None else np.where(mask, x, np.nan)
-    found = dirichlet_cross_moments(
+    table = Table(
         jnp.asarray(given),
-        MIXED,
-        MODES,
-        0.7,
         None if mask is None else jnp.asarray(mask),
         None if weights is None else jnp.asarray(weights),
+        MIXED,
     )
+    found = dirichlet_cross_moments(table, MODES, 0.7)
     second, third = by_loops(x, MODES, MIXED, 0.7, mask, weights)
     np.testing.assert_allclose(found.second[0], second, atol=1e-12)
     np.testing.assert_allclose(found.third, third, atol=1e-12)
@@ -85,8 +85,8 @@ def test_agrees_with_the_definition(case, float64):
 
 def test_a_full_mask_changes_nothing(float64):
     x = jnp.asarray(mixed_table(0))
-    whole = dirichlet_cross_moments(x, MIXED, MODES, 0.7)
-    masked = dirichlet_cross_moments(x, MIXED, MODES, 0.7, jnp.ones(x.shape, bool))
+    whole = dirichlet_cross_moments(Table(x, variables=MIXED), MODES, 0.7)
+    masked = dirichlet_cross_moments(Table(x, jnp.ones(x.shape, bool), variables=MIXED), MODES, 0.7)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(masked), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-14)
 
@@ -96,7 +96,7 @@ def test_what_nobody_observes_is_zero_and_counted(float64):
     mask = np.ones(x.shape, bool)
     mask[:, 0] = np.arange(len(x)) % 2 == 0
     mask[:, 2] = ~mask[:, 0]
-    found = dirichlet_cross_moments(jnp.asarray(x), MIXED, MODES, 0.7, jnp.asarray(mask))
+    found = dirichlet_cross_moments(Table(jnp.asarray(x), jnp.asarray(mask), variables=MIXED), MODES, 0.7)
     # Two categories with three, each with all of the six rows of the third mode.
     assert int(found.num_unobserved) == 2 * 3 * 6
     assert bool(jnp.all(jnp.isfinite(found.third)))
@@ -112,7 +112,8 @@ def test_many_samples_approach_the_model(float64):
     for j in range(3):
         component = (rng.random(n)[:, None] > np.cumsum(membership, axis=1)[:, :-1]).sum(axis=1)
         x[:, j] = (rng.random(n)[:, None] > np.cumsum(tables[j], axis=0).T[component][:, :-1]).sum(axis=1)
-    found = dirichlet_cross_moments(jnp.asarray(x), categorical_variables(3, 3), ((0,), (1,), (2,)), alpha.sum())
+    table = Table(jnp.asarray(x), variables=categorical_variables(3, 3))
+    found = dirichlet_cross_moments(table, ((0,), (1,), (2,)), alpha.sum())
     total = alpha.sum()
     expected = np.einsum("h,ih,jh,lh->ijl", 2 * alpha / (total * (total + 1) * (total + 2)), *tables)
     assert np.max(np.abs(found.third - expected)) < 4 * np.sqrt(0.25 / n)
@@ -122,13 +123,13 @@ def test_padding_is_zero_and_integers_become_the_default_float(precision):
     variables = categorical_variables(3, 2)
     x = jnp.array([[0, 1, 1], [1, 1, 0]], jnp.int32)
     rows = (jnp.array([0, 1, -1]), jnp.array([2, 3]), jnp.array([-1, 5]))
-    raw = jax.jit(lambda x: raw_cross_moments(x, None, None, rows, variables))(x)
+    raw = jax.jit(lambda x: raw_cross_moments(Table(x, variables=variables), rows))(x)
     assert raw.third.dtype == precision
     assert not np.any(raw.third[2])
     assert not np.any(raw.third[:, :, 0])
     np.testing.assert_allclose(raw.third[:2, :, 1], [[0, 0.5], [0, 0]])
     mask = jnp.array([[True, False, True], [True, True, True]])
-    values, seen = jax.jit(lambda x: row_features(x, mask, rows[1], variables))(x)
+    values, seen = jax.jit(lambda x: row_features(Table(x, mask, variables=variables), rows[1]))(x)
     np.testing.assert_allclose(values, [[0, 0], [0, 1]])
     assert seen.tolist() == [[False, False], [True, True]]
 
@@ -137,20 +138,38 @@ def test_vmap_equals_loop_and_lowers(float64):
     x = jnp.asarray(np.stack([mixed_table(4), mixed_table(5)]))
 
     def third(x):
-        return dirichlet_cross_moments(x, MIXED, MODES, 0.7).third
+        return dirichlet_cross_moments(Table(x, variables=MIXED), MODES, 0.7).third
 
     np.testing.assert_allclose(jax.vmap(third)(x), jnp.stack([third(x[0]), third(x[1])]), atol=1e-14)
     lowers(third, x[0])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32"])
+def test_codes_of_any_type(dtype, precision):
+    """More categories than an 8-bit type can number."""
+    variables = categorical_variables(3, 300)
+    x = jnp.asarray([[0, 1, 100], [100, 1, 0], [0, 44, 100]]).astype(dtype)
+    found = dirichlet_cross_moments(Table(x, variables=variables), ((0,), (1,), (2,)), 0.0)
+    assert found.third.dtype == ("float32" if dtype == "float32" else precision)
+    expected = np.zeros(300)
+    expected[[0, 100]] = 2 / 3, 1 / 3
+    np.testing.assert_allclose(found.first[0], expected, atol=1e-6)
+    np.testing.assert_allclose(found.third[0, 1, 100], 1 / 3, atol=1e-6)
+
+
 def test_bad_modes_are_named(no_type_checks):
     x = jnp.asarray(mixed_table(0))
+    table = Table(x, variables=MIXED)
     for modes, message in (
         (((0,), (1,), (0,)), r"modes: expected no variable twice; got \[0\]"),
         (((0,), (1,), (6,)), r"modes: expected columns from 0 to 5"),
         (((0,), (1,), ()), r"modes: expected three tuples of columns"),
     ):
         with pytest.raises(ValueError, match=message):
-            dirichlet_cross_moments(x, MIXED, modes, 0.7)
+            dirichlet_cross_moments(table, modes, 0.7)
     with pytest.raises(ValueError, match=r"x: expected 6 columns"):
-        dirichlet_cross_moments(x[:, :4], MIXED, MODES, 0.7)
+        Table(x[:, :4], variables=MIXED)
+    with pytest.raises(ValueError, match=r"variables: expected a Table with variables"):
+        dirichlet_cross_moments(Table(x), MODES, 0.7)
+    with pytest.raises(ValueError, match=r"data: expected a latensor.moments.Table with variables; got ArrayImpl"):
+        dirichlet_cross_moments(x, MODES, 0.7)

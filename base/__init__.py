@@ -1,0 +1,50 @@
+"""Internals that every layer of latensor shares: checks of arguments, products, guarded division, compilation.
+
+Not for users: it may change without notice.
+"""
+
+from latensor.base._arrays import (
+    as_float,
+    as_int32,
+    divide,
+    einsum,
+    machine_epsilon,
+    matmul,
+    positive_or_one,
+    smallest_normal,
+)
+from latensor.base._checks import (
+    as_numbers,
+    check_bool,
+    check_integer,
+    check_key,
+    check_mask,
+    check_matrix,
+    check_number,
+    check_option,
+    first_entry,
+    is_concrete,
+)
+from latensor.base._compile import small_jit
+
+__all__ = [
+    "as_float",
+    "as_int32",
+    "as_numbers",
+    "check_bool",
+    "check_integer",
+    "check_key",
+    "check_mask",
+    "check_matrix",
+    "check_number",
+    "check_option",
+    "divide",
+    "einsum",
+    "first_entry",
+    "is_concrete",
+    "machine_epsilon",
+    "matmul",
+    "positive_or_one",
+    "small_jit",
+    "smallest_normal",
+]

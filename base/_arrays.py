@@ -1,0 +1,77 @@
+"""Products at full precision, guarded division, types of numbers: the arithmetic that every layer shares."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Integer, Num
+
+
+def matmul(first: Array, *others: Array) -> Array:
+    """Return the product of two or more matrices, from left to right, in full precision.
+
+    By default GPUs and TPUs multiply float32 with 10-bit mantissas or less, which is too coarse for moments.
+    """
+    product = first
+    for other in others:
+        product = jnp.matmul(product, other, precision="highest")
+    return product
+
+
+def einsum(subscripts: str, *operands: Array) -> Array:
+    """Return `jnp.einsum` in full precision."""
+    return jnp.einsum(subscripts, *operands, precision="highest")
+
+
+def positive_or_one(values: Array) -> Array:
+    """Return `values`, with one in place of every value that is not above zero: safe to divide by.
+
+    Enough where the numerator vanishes with the denominator. A NaN in the numerator still shows in the quotient.
+    """
+    return jnp.where(values > 0, values, 1)
+
+
+def divide(numerator: Any, denominator: Array, otherwise: Any = 0) -> Array:
+    """Return `numerator / denominator`, and `otherwise` where the denominator is not above zero (NaN included).
+
+    Where the numerator is finite, neither the value nor the derivative is NaN. Ranks must agree, scalars apart.
+    """
+    return jnp.where(denominator > 0, numerator / positive_or_one(denominator), otherwise)
+
+
+def as_float(x: Num[Array, "..."]) -> Float[Array, "..."]:
+    """Return `x` in its own floating type; integers and 16-bit floats in the default one (float64 only under x64)."""
+    keep = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize >= 4
+    return x if keep else x.astype(jnp.result_type(float))
+
+
+def as_int32(x: Integer[Array, "..."]) -> Int[Array, "..."]:
+    """Return integers as int32, clipped to its range: a code that is out of range must not wrap into it.
+
+    Concrete arrays stay concrete, even while a trace is under way.
+    """
+    if x.dtype == jnp.int32:
+        return x
+    if isinstance(x, jax.core.Tracer):
+        return _clip_to_int32(x)
+    with jax.ensure_compile_time_eval():
+        return _clip_to_int32(x)
+
+
+def _clip_to_int32(x: Array) -> Array:
+    limits = jnp.iinfo(jnp.int32)
+    if x.dtype.itemsize >= 4:
+        x = jnp.minimum(x, limits.max)
+        if not jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+            x = jnp.maximum(x, limits.min)
+    return x.astype(jnp.int32)
+
+
+def machine_epsilon(dtype: Any) -> float:
+    """Return the distance from one to the next number, as a Python number, which promotes no array's type."""
+    return float(jnp.finfo(dtype).eps)
+
+
+def smallest_normal(dtype: Any) -> float:
+    """Return the smallest positive number of full precision, as a Python number."""
+    return float(jnp.finfo(dtype).tiny)

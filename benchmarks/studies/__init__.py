@@ -1,0 +1,1 @@
+"""Studies: real data, and comparisons with other estimators."""

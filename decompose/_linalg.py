@@ -1,0 +1,67 @@
+"""Linear algebra that stays finite where a matrix is singular or close to it."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from latensor.base import check_integer, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+
+
+def check_rank(rank: int, dimension: int) -> None:
+    """Raise unless `rank` is between 1 and `dimension`."""
+    check_integer("rank", rank, 1, dimension, " (the dimension)")
+
+
+def replace_unless_finite(arrays: tuple[Array, ...]) -> tuple[tuple[Array, ...], Bool[Array, ""]]:
+    """Return whether all arrays are finite, and ones in place of all of them if not: LAPACK may hang on a NaN."""
+    finite = jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]).all()
+    return tuple(jnp.where(finite, array, 1) for array in arrays), finite
+
+
+def pseudoinverse_of_rank(matrix: Float[Array, "m n"], rank: int) -> tuple[Float[Array, "n m"], Bool[Array, ""]]:
+    """Return the pseudoinverse of the best approximation of rank `rank`, and whether the matrix has that rank.
+
+    Directions at rounding level are left out.
+    """
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    floor = max(matrix.shape) * machine_epsilon(matrix.dtype) * values[0]
+    usable = values[:rank] > floor
+    inverse = divide(1, jnp.where(usable, values[:rank], 0))
+    return matmul(right[:rank].T * inverse[None, :], left[:, :rank].T), jnp.all(usable)
+
+
+def pseudoinverse(matrix: Float[Array, "d k"]) -> Float[Array, "k d"]:
+    """Return `(OᵀO)⁻¹Oᵀ`, leaving out directions in which the columns are linearly dependent."""
+    return pseudoinverse_of_rank(matrix, min(matrix.shape))[0]
+
+
+def least_squares(columns: Float[Array, "d k"], target: Float[Array, " d"]) -> Float[Array, " k"]:
+    """Return the solution of `columns y = target`, from normal equations with unit columns and a ridge of rounding."""
+    gram = matmul(columns.T, columns)
+    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), smallest_normal(gram.dtype)))
+    gram = gram / (lengths[:, None] * lengths[None, :])
+    gram = gram + 10 * machine_epsilon(gram.dtype) * jnp.eye(gram.shape[0], dtype=gram.dtype)
+    right = matmul(columns.T, target) / lengths
+    return jnp.linalg.solve(gram, right) / lengths
+
+
+def orthonormal_basis(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:
+    """Return an orthonormal basis of the column space; where the columns are dependent, some columns are zero.
+
+    From the eigenvectors of the Gram matrix, twice (the second pass removes the rounding of the first). A QR of the
+    tall matrix does the same, but it is slow on GPUs, and on CPUs the LAPACK threads that it wakes keep spinning and
+    take the cores from the products that follow: 130 instead of 80 ms per iteration at n = 100,000, d = 1,000.
+    """
+    eps = machine_epsilon(columns.dtype)
+    for _ in range(2):
+        columns = columns / positive_or_one(jnp.linalg.norm(columns, axis=0))[None, :]
+        values, vectors = jnp.linalg.eigh(matmul(columns.T, columns))
+        usable = values > 10 * eps * values[-1]
+        scale = jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, values, 1)), 0)
+        columns = matmul(columns, vectors * scale[None, :])
+    return columns
+
+
+def nearest_orthonormal(columns: Float[Array, "k r"]) -> Float[Array, "k r"]:
+    """Return the matrix with orthonormal columns that is closest to `columns`."""
+    left, _, right = jnp.linalg.svd(columns, full_matrices=False)
+    return matmul(left, right)

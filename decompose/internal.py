@@ -1,0 +1,41 @@
+"""The parts of `latensor.decompose` that latensor's own models, benchmarks and tests need and users do not."""
+
+from latensor.decompose._anchors import anchor_capacity, check_anchors
+from latensor.decompose._cp import CP_METHODS
+from latensor.decompose._efficiency import (
+    MarginalVariances,
+    marginal_variances,
+    reduced_conditionals,
+    reduced_pseudoinverse,
+)
+from latensor.decompose._em import EMResult, Evaluation, expectation_maximization
+from latensor.decompose._linalg import pseudoinverse
+from latensor.decompose._noise import noise_variance_operator
+from latensor.decompose._partitioned import line_up
+from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
+from latensor.decompose._schur import real_eigenvectors
+from latensor.decompose._status import status_if, worst
+from latensor.decompose._views import VIEW_METHODS
+
+__all__ = [
+    "CP_METHODS",
+    "VIEW_METHODS",
+    "EMResult",
+    "Evaluation",
+    "MarginalVariances",
+    "anchor_capacity",
+    "check_anchors",
+    "expectation_maximization",
+    "line_up",
+    "linear_rate_phi",
+    "marginal_variances",
+    "noise_variance_operator",
+    "pqp_update",
+    "pseudoinverse",
+    "real_eigenvectors",
+    "reduced_conditionals",
+    "reduced_pseudoinverse",
+    "smallest_gamma",
+    "status_if",
+    "worst",
+]

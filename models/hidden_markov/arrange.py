@@ -1,0 +1,117 @@
+"""From an estimate to a `Fit`: the first states, the order of the states, and the status of what is returned."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from latensor.base import divide, machine_epsilon, matmul, positive_or_one
+from latensor.decompose import Status
+from latensor.decompose.internal import EMResult, status_if, worst
+from latensor.models.hidden_markov.initial import FirstObservations, first_states
+from latensor.models.hidden_markov.params import HiddenMarkov, reorder
+from latensor.models.hidden_markov.start import Start
+from latensor.models.results import Fit, Spectrum
+
+
+class Diagnostics(NamedTuple):
+    """How the stages of `fit` went."""
+
+    spectrum: Spectrum
+    """The k largest singular values of the pair moment, in units in which the largest is about one and all entries have
+    noise of the same size; and the size that singular values of noise alone have."""
+    start_status: Int[Array, ""]
+    """How the spectral estimate went, from which polishing starts; `RANK_DEFICIENT` if the last singular value is not
+    clear of the noise."""
+    log_likelihood: Float[Array, ""]
+    """Mean log-likelihood of a window of three under the estimate. For symbols, minus its largest possible value: zero
+    is a perfect fit."""
+    gap: Float[Array, ""] | None
+    """The transitions of the spectral estimate are at most this far from the maximum of their composite likelihood;
+    `None` with `marginals="pseudoinverse"`, which does not maximize it."""
+    simplex_distance: Float[Array, ""] | None
+    """The largest distance from the simplex of a column of `emission` in the spectral estimate before it was projected;
+    `None` for real vectors."""
+    num_dropped: Int[Array, ""] | None
+    """Number of sequences without a window of three observations, which count for `initial` only; `None` after
+    `fit_moments`."""
+
+
+class Estimate(NamedTuple):
+    """Parameters, with the distribution of a window's first state as `initial`, and how they were found."""
+
+    params: HiddenMarkov
+    log_likelihood: Float[Array, ""]
+    num_iters: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def polished(result: EMResult, start: Start) -> Estimate:
+    """Return the estimate after polishing. Its status is EM's, but a NaN in the moments is never forgotten."""
+    bad = status_if(start.status == Status.NON_FINITE, Status.NON_FINITE)
+    return Estimate(result.params, result.objective, result.num_iters, worst(result.status, bad))
+
+
+def unpolished(log_likelihood: Float[Array, ""], start: Start) -> Estimate:
+    """Return the spectral estimate as it is."""
+    return Estimate(start.params, log_likelihood, start.num_iters, start.status)
+
+
+def _occurrence(params: HiddenMarkov) -> Float[Array, " k"]:
+    """Return how often each state occurs among the three of a window."""
+    second = matmul(params.initial, params.transition)
+    return (params.initial + second + matmul(second, params.transition)) / 3
+
+
+def _signatures(params: HiddenMarkov, occurrence: Float[Array, " k"]) -> Float[Array, "f k"]:
+    """Return what the states look like in the moments: `P(x | h)/√P(x)`; or means and squares in standard units."""
+    usual = matmul(params.emission, occurrence)[:, None]
+    if params.variance is None:
+        return divide(params.emission, jnp.sqrt(usual))
+    means = params.emission - usual
+    squares = means * means + params.variance
+    scale = positive_or_one(matmul(squares, occurrence))[:, None]
+    return jnp.concatenate([means / jnp.sqrt(scale), squares / scale, jnp.ones_like(occurrence)[None, :]])
+
+
+def _has_full_rank(columns: Float[Array, "f k"]) -> Bool[Array, ""]:
+    """Return whether columns are linearly independent, beyond rounding."""
+    columns = columns / positive_or_one(jnp.linalg.norm(columns, axis=0))[None, :]
+    gram = matmul(columns.T, columns)
+    k, finite = gram.shape[0], jnp.all(jnp.isfinite(gram))
+    smallest = jnp.linalg.eigvalsh(jnp.where(finite, gram, jnp.eye(k, dtype=gram.dtype)))[0]
+    return smallest > 10 * k * machine_epsilon(gram.dtype)
+
+
+def arrange(
+    estimate: Estimate,
+    start: Start,
+    first: FirstObservations | None,
+    num_dropped: Int[Array, ""] | None,
+) -> Fit:
+    """Return the `Fit`, its states in decreasing order of how often they occur.
+
+    Args:
+      estimate: the parameters to return.
+      start: the spectral estimate.
+      first: the first observations of sequences; `None` if `initial` is that of a window.
+      num_dropped: see `Diagnostics`.
+
+    """
+    params = estimate.params
+    occurrence = _occurrence(params)
+    if first is not None:
+        params = params._replace(initial=first_states(params, first))
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
+    status = worst(
+        estimate.status,
+        status_if(~jnp.all(occurrence > machine_epsilon(occurrence.dtype)), Status.DEGENERATE),
+        status_if(~_has_full_rank(_signatures(params, occurrence)), Status.RANK_DEFICIENT),
+        status_if(~finite, Status.NON_FINITE),
+    )
+    diagnostics = Diagnostics(
+        start.spectrum, start.status, estimate.log_likelihood, start.gap, start.simplex_distance, num_dropped
+    )
+    order = jnp.argsort(-occurrence)
+    return Fit(reorder(params, order), status, estimate.num_iters, start.residual, diagnostics)

@@ -1,0 +1,106 @@
+"""Checks of the values of sequences, for a fit and against a model; shapes are checked by `Sequences` itself."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from latensor.base import as_numbers, is_concrete
+from latensor.models.hidden_markov.params import HiddenMarkov, check_params, is_real
+from latensor.moments import CrossMoments, Sequences
+from latensor.moments.internal import WINDOW, Rows, as_sequences
+
+
+def check_values(sequences: Sequences) -> Sequences:
+    """Return sequences whose observed values are valid: symbols in range, or finite numbers. Traced ones pass."""
+    if not is_concrete(sequences.x, sequences.lengths, sequences.mask):
+        return sequences
+    values, observed = np.asarray(sequences.x), sequences.observed_on_host()
+
+    def check(valid: np.ndarray, expected: str) -> None:
+        wrong = np.argwhere(~valid & (observed if valid.ndim == observed.ndim else observed[..., None]))
+        if wrong.size:
+            place = tuple(int(index) for index in wrong[0])
+            raise ValueError(f"x: expected {expected}; got {values[place]} at x[{', '.join(map(str, place))}]")
+
+    if sequences.num_symbols is None:
+        hint = "" if sequences.mask is not None else " (pass a mask if it is missing)"
+        check(np.isfinite(values), f"finite numbers where observed{hint}")
+    else:
+        check(values >= 0, "symbols ≥ 0")
+        check(values < sequences.num_symbols, f"symbols below num_symbols = {sequences.num_symbols}")
+    return sequences
+
+
+def _sizes_on_host(sequences: Sequences) -> np.ndarray:
+    if sequences.lengths is not None:
+        return np.asarray(sequences.lengths)
+    return np.full(sequences.num_sequences, sequences.x.shape[1 if sequences.is_batched else 0])
+
+
+def _count_windows(sequences: Sequences, sizes: np.ndarray) -> int:
+    """Return the number of windows of three neighbours without a missing observation."""
+    if sequences.mask is None:
+        return int(np.sum(np.maximum(sizes - WINDOW + 1, 0)))
+    observed = sequences.observed_on_host()
+    inside = observed[..., :-2] & observed[..., 1:-1] & observed[..., 2:]
+    if not sequences.is_batched:
+        owner = np.repeat(np.arange(sizes.size), sizes)
+        inside = inside & (owner[:-2] == owner[2:])
+    return int(np.sum(inside))
+
+
+def check_windows(sequences: Sequences, num_components: int) -> None:
+    """Raise unless there are enough windows of three neighbours. Traced sequences pass."""
+    if not is_concrete(sequences.lengths, sequences.mask):
+        return
+    sizes = _sizes_on_host(sequences)
+    short = int(np.sum(sizes < WINDOW))
+    if short == sizes.size:
+        raise ValueError(
+            f"x: expected sequences of at least {WINDOW} observations; got "
+            f"{'one' if short == 1 else f'{short}, all of them'} shorter, the longest of {sizes.max()}"
+        )
+    number = _count_windows(sequences, sizes)
+    if number < num_components:
+        hint = "" if sequences.mask is None else " without a missing observation"
+        raise ValueError(f"x: expected at least num_components = {num_components} triples{hint}; got {number}")
+
+
+def check_moments(moments: Any) -> CrossMoments:
+    """Return the tables of three neighbours; concrete ones must be finite."""
+    if not isinstance(moments, CrossMoments):
+        raise ValueError(f"moments: expected CrossMoments, the tables of three symbols; got {type(moments).__name__}")
+    parts = [*moments.first, *moments.second, moments.third]
+    d = jnp.shape(moments.third)[0] if jnp.ndim(moments.third) else 0
+    shapes = [jnp.shape(part) for part in parts]
+    if d == 0 or shapes != [(d,)] * 3 + [(d, d)] * 3 + [(d, d, d)]:
+        raise ValueError(
+            f"moments: expected tables of three modes with the same symbols; got shapes {', '.join(map(str, shapes))}"
+        )
+    if is_concrete(parts) and not all(np.all(np.isfinite(part)) for part in parts):
+        raise ValueError("moments: expected finite numbers; got NaN or infinity")
+    return jax.tree.map(jnp.asarray, moments)
+
+
+def check_pair(params: Any, x: Any, **given: Any) -> tuple[HiddenMarkov, Sequences]:
+    """Return a model, and sequences that it can be asked about; `given` is `lengths`, `mask` and `row_weights`."""
+    params = check_params(params)
+    d, real = params.emission.shape[0], is_real(params)
+    if isinstance(x, Rows):
+        sequences = as_sequences(x, **given)
+        symbolic, dtype = sequences.is_symbolic, sequences.x.dtype
+    else:
+        x = as_numbers("x", x, "symbols (integers) or real vectors")
+        symbolic, dtype = jnp.issubdtype(x.dtype, jnp.integer), x.dtype
+    if real == symbolic:
+        kind = "real vectors (floating)" if real else "symbols (integers)"
+        raise ValueError(f"x: expected {kind}, as params are for; got type {dtype}")
+    if not isinstance(x, Rows):
+        sequences = Sequences(x, num_symbols=None if real else d, **given)
+    if real and sequences.num_features != d:
+        raise ValueError(f"x: expected vectors of {d} dimensions, as in params.emission; got {sequences.num_features}")
+    if sequences.num_features > d:
+        raise ValueError(f"x: expected at most {d} symbols, as in params.emission; got {sequences.num_features}")
+    return params, check_values(sequences)

@@ -1,0 +1,97 @@
+"""Baum–Welch: EM on the likelihood of whole sequences, extrapolated and monotone."""
+
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from latensor.base import check_bool
+from latensor.decompose.internal import Evaluation, expectation_maximization
+from latensor.models.em import em_limits
+from latensor.models.hidden_markov.chain import choose_block_length, forward, forward_backward
+from latensor.models.hidden_markov.data import check_pair
+from latensor.models.hidden_markov.emissions import chain_of, feasible, reestimate, sum_emissions
+from latensor.models.hidden_markov.params import HiddenMarkov
+from latensor.models.results import Refined
+from latensor.moments import Sequences
+from latensor.moments.internal import flatten_sequences, observation_weights
+
+
+def refine(
+    params: HiddenMarkov,
+    x: Sequences | ArrayLike,
+    *,
+    lengths: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    row_weights: ArrayLike | None = None,
+    tol: float | Array | None = None,
+    max_iters: int | Array = 200,
+    accelerate: bool = True,
+    form: Literal["auto", "sequential", "associative"] = "auto",
+) -> Refined:
+    """Improve `params` by EM on the likelihood of whole sequences (Baum–Welch), which never falls.
+
+    Args:
+      params: where to start: `fit(...).params`, or anything else.
+      x: `Sequences`, or an array as for `fit`; sequences of one or two observations count too.
+      lengths: as for `fit`.
+      mask: as for `fit`. A missing observation says nothing about emissions; its state still counts for transitions.
+      row_weights: one weight per sequence (default: equal).
+      tol: stop when a cycle of two steps gains no more than this share of the log-likelihood; default: 10 machine
+        epsilons in float32 and 1e-8 in float64. Where states are hard to tell apart EM is slow: a smaller tolerance
+        gains a few nats more, at many more steps.
+      max_iters: limit on the steps.
+      accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is plain Baum–Welch.
+      form: of the recursions; see `log_likelihood`.
+
+    Returns:
+      `Refined`; its `log_likelihood` is the weighted mean over sequences. Cost: one forward and one backward pass per
+      step.
+
+    """
+    params, sequences = check_pair(params, x, lengths=lengths, mask=mask, row_weights=row_weights)
+    tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
+    return _refine(params, sequences, tol, max_iters, choose_block_length(form), check_bool("accelerate", accelerate))
+
+
+@partial(jax.jit, static_argnames=("block_length", "accelerate"))
+def _refine(
+    params: HiddenMarkov,
+    sequences: Sequences,
+    tol: Float[Array, ""],
+    max_iters: Int[Array, ""],
+    block_length: int | None,
+    accelerate: bool,
+) -> Refined:
+    observations, dtype = flatten_sequences(sequences), params.emission.dtype
+    weights = observation_weights(observations, sequences.row_weights, dtype)
+    number = jnp.maximum(jnp.sum(weights), 1)
+    chain, logs = chain_of(params, observations)
+    # Relative to the start: a sum over a million steps leaves no digits in float32 for what EM gains.
+    usual = jnp.sum(weights * (forward(chain, block_length) + logs)) / number
+    seen = jnp.where(observations.observed, weights, 0)
+
+    def step(params: HiddenMarkov) -> Evaluation:
+        chain, logs = chain_of(params, observations)
+        smoothed = forward_backward(chain, weights, block_length)
+        starts = jnp.where(observations.first, weights, 0)
+        sums = sum_emissions(params, observations.x, smoothed.posterior * seen[:, None])
+        first = jnp.sum(smoothed.posterior * starts[:, None], axis=0)
+        updated = reestimate(params, sums, first, smoothed.pairs)
+        return Evaluation(updated, jnp.sum(weights * (smoothed.log_scales + logs - usual)))
+
+    total = usual * number
+    result = expectation_maximization(
+        step,
+        params,
+        tol=tol,
+        max_iters=max_iters,
+        scale=jnp.maximum(jnp.abs(total), 1),
+        feasible=feasible if accelerate else None,
+    )
+    num_sequences = sequences.num_sequences if sequences.row_weights is None else jnp.sum(sequences.row_weights)
+    value = (total + result.objective) / jnp.asarray(num_sequences, dtype)
+    return Refined(result.params, result.status, result.num_iters, result.gain, value)

@@ -1,0 +1,272 @@
+"""The hidden Markov model from moments: a spectral start, EM on windows of three, and the first states."""
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from latensor.base import check_bool, check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.decompose.internal import VIEW_METHODS
+from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
+from latensor.models.hidden_markov.data import check_moments, check_values, check_windows
+from latensor.models.hidden_markov.initial import FirstObservations, first_observations
+from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
+from latensor.models.hidden_markov.start_list import list_start
+from latensor.models.hidden_markov.start_vectors import vector_start
+from latensor.models.hidden_markov.windows import (
+    Triples,
+    polish_best,
+    polish_symbols,
+    polish_vectors,
+    symbols_log_likelihood,
+    vectors_log_likelihood,
+)
+from latensor.models.results import Fit
+from latensor.moments import CrossMoments, Sequences
+from latensor.moments.internal import (
+    WINDOW,
+    Windows,
+    as_sequences,
+    count_distinct,
+    distinct_triples,
+    find_windows,
+    flatten_sequences,
+    observation_weights,
+    sequence_lengths,
+    window_table,
+)
+
+__all__ = ["Diagnostics", "fit", "fit_moments"]
+
+# Tables with up to this many entries are always dense; larger ones if the data are half as large, up to the second.
+_SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
+# EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it would be slower by a fifth.
+_QUICK_TABLE = 1 << 14
+
+
+def fit(
+    key: Array,
+    x: Sequences | ArrayLike,
+    num_components: int,
+    *,
+    mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    num_symbols: int | None = None,
+    row_weights: ArrayLike | None = None,
+    method: Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"] = "power",
+    num_restarts: int = 20,
+    marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
+    polish: bool = True,
+    num_starts: int = 16,
+) -> Fit:
+    """Estimate the model from the consecutive triples of sequences.
+
+    Args:
+      key: a random key, for the restarts.
+      x: `Sequences`; or symbols, integers `(time,)` or `(sequences, time)`; or real vectors `(time, d)` or
+        `(sequences, time, d)`.
+      num_components: number of states, at most the number of symbols, or `2d + 1` for real vectors.
+      mask: `(time,)` or `(sequences, time)` bool, True where an observation was made; `None` means everywhere. Triples
+        with a missing observation are left out.
+      lengths: of the sequences that lie end to end in `(time,)`, or of the part of each row of `(sequences, time)` that
+        is not padding. Sequences of one or two observations have no triple (see `Diagnostics.num_dropped`); their first
+        observation still counts for `initial`.
+      num_symbols: default: the largest symbol plus one. Needed where `x` is traced.
+      row_weights: one weight per sequence (default: equal).
+      method: the decomposition; see `latensor.decompose.conditionals_from_views`.
+      num_restarts: random starts of the decomposition per state, or random projections.
+      marginals: how pairs of states follow from pairs of observations: by their `"likelihood"`, or by the
+        `"pseudoinverse"`, which is linear and less efficient.
+      polish: whether to run EM on the likelihood of windows of three. False returns the spectral estimate.
+      num_starts: starts of polishing on a dense table: the spectral estimate, and random ones. They matter if the last
+        singular value (`Diagnostics.spectrum`) is not clear of the noise; otherwise one is enough.
+
+    Returns:
+      `Fit` with `Diagnostics`. The states are in decreasing order of how often they occur in a window. The status is
+      that of polishing: `MAX_ITERS` if EM was still gaining at its limit; without polishing, that of the spectral
+      estimate. Either way it is `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of
+      the returned `emission` are linearly dependent. With few sequences, whose first observations say little, `initial`
+      is drawn to the distribution over all windows. Under `jit` or `vmap` values are not checked: symbols out of range
+      count as missing, and `status` tells what went wrong.
+
+    Cost: one pass over symbols if `num_symbols³` is at most twice the data; otherwise about twenty passes, `O(n k³)`,
+    and sixty over the distinct triples.
+
+    """
+    key = check_key(key)
+    sequences = as_sequences(x, lengths=lengths, mask=mask, num_symbols=num_symbols, row_weights=row_weights)
+    check_values(sequences)
+    if sequences.num_symbols is None:
+        limit = (2 * sequences.num_features + 1, " (twice the dimensions plus one)")
+    else:
+        limit = (sequences.num_symbols, " (the number of symbols)")
+    options = _check_options(num_components, limit, method, num_restarts, marginals, polish, num_starts)
+    check_windows(sequences, options.num_components)
+    if sequences.num_symbols is None:
+        return _fit_vectors(key, sequences, options)
+    if sequences.num_symbols**3 <= min(max(_SMALL_TABLE, 2 * sequences.x.size), _LARGEST_TABLE):
+        return _fit_tables(key, _count(sequences), options)
+    return _fit_list(key, sequences, options)
+
+
+def fit_moments(
+    key: Array,
+    moments: CrossMoments,
+    num_components: int,
+    *,
+    method: Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"] = "power",
+    num_restarts: int = 20,
+    marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
+    polish: bool = True,
+    num_starts: int = 16,
+) -> Fit:
+    """Recover a model of symbols from the tables of its first three observations; exact where they are.
+
+    Arguments as for `fit`, which is this on data. The tables count as free of noise.
+    """
+    key = check_key(key)
+    moments = check_moments(moments)
+    limit = (moments.third.shape[0], " (the number of symbols)")
+    options = _check_options(num_components, limit, method, num_restarts, marginals, polish, num_starts)
+    noise = np.zeros((), moments.third.dtype)
+    return _fit_tables(key, _Tables(moments, noise, None, None), options)
+
+
+def _check_options(
+    num_components: Any,
+    limit: tuple[int, str],
+    method: Any,
+    num_restarts: Any,
+    marginals: Any,
+    polish: Any,
+    num_starts: Any,
+) -> Options:
+    num_components = check_integer("num_components", num_components, 1, *limit)
+    check_option("method", method, VIEW_METHODS)
+    check_option("marginals", marginals, MARGINALS)
+    return Options(
+        num_components,
+        method,
+        check_integer("num_restarts", num_restarts, 1),
+        marginals,
+        check_bool("polish", polish),
+        check_integer("num_starts", num_starts, 1),
+    )
+
+
+class _Tables(NamedTuple):
+    """Data as tables of symbols, whose size does not depend on the number of observations."""
+
+    moments: CrossMoments
+    noise: Any
+    first: FirstObservations | None
+    num_dropped: Int[Array, ""] | None
+
+
+class _Prepared(NamedTuple):
+    """Data as windows."""
+
+    windows: Windows
+    """Their weights sum to one."""
+    weights: Float[Array, " N"]
+    """Of the observations; zero where one is missing."""
+    first: FirstObservations
+    num_dropped: Int[Array, ""]
+
+
+def _count_dropped(sequences: Sequences) -> Int[Array, ""]:
+    """Return the number of sequences without a window of three observations."""
+    if sequences.mask is None:
+        return jnp.sum(sequence_lengths(sequences) < WINDOW, dtype=jnp.int32)
+    inside = find_windows(sequences._replace(row_weights=None)).weights > 0
+    owner = flatten_sequences(sequences).owner[: 1 - WINDOW]
+    number = jax.ops.segment_sum(inside.astype(jnp.int32), owner, sequences.num_sequences)
+    return jnp.sum(number == 0, dtype=jnp.int32)
+
+
+@jax.jit
+def _count(sequences: Sequences) -> _Tables:
+    """Count the windows of symbols: the one stage that depends on the number of observations."""
+    assert sequences.num_symbols is not None
+    windows = find_windows(sequences)
+    moments = window_table(windows, sequences.num_symbols)
+    noise = noise_level(jnp.sum(moments.first[1] > 0), windows.weights)
+    return _Tables(moments, noise, first_observations(sequences), _count_dropped(sequences))
+
+
+@jax.jit
+def _prepare(sequences: Sequences) -> _Prepared:
+    windows, observations = find_windows(sequences), flatten_sequences(sequences)
+    weights = observation_weights(observations, sequences.row_weights, sequences.dtype)
+    weights = jnp.where(observations.observed, weights, 0)
+    return _Prepared(windows, weights, first_observations(sequences), _count_dropped(sequences))
+
+
+def _fit_tables(key: Array, tables: _Tables, options: Options) -> Fit:
+    start = table_start(key, tables.moments, tables.noise, options)
+    finish = _finish_small if tables.moments.third.size <= _QUICK_TABLE else _finish_large
+    return finish(key, tables, start, options)
+
+
+def _finish_tables(key: Array, tables: _Tables, start: Start, options: Options) -> Fit:
+    table = tables.moments.third
+    if options.polish:
+        _, key_polish = jax.random.split(key)
+        estimate = polished(polish_best(key_polish, table, start.params, options.num_starts), start)
+    else:
+        estimate = unpolished(symbols_log_likelihood(table, start.params), start)
+    return arrange(estimate, start, tables.first, tables.num_dropped)
+
+
+_finish_small = small_jit(_finish_tables, static_argnames="options")
+_finish_large = jax.jit(_finish_tables, static_argnames="options")
+_arrange_symbols = small_jit(arrange)
+
+
+def _fit_list(key: Array, sequences: Sequences, options: Options) -> Fit:
+    assert sequences.num_symbols is not None
+    prepared = _prepare(sequences)
+    start = list_start(key, prepared.windows, sequences.num_symbols, options)
+    estimate = _polish_list(prepared.windows, start, options, _num_places(prepared.windows))
+    return _arrange_symbols(estimate, start, prepared.first, prepared.num_dropped)
+
+
+def _num_places(windows: Windows) -> int:
+    """Return the number of places for the distinct triples: one of a few sizes, since each compiles anew."""
+    if not is_concrete(windows):
+        return windows.weights.shape[0]
+    number = int(count_distinct(windows))
+    step = 1 << max(number.bit_length() - 3, 8)
+    return -(-number // step) * step
+
+
+def _relative(windows: Windows) -> Windows:
+    return windows._replace(weights=divide(windows.weights, jnp.sum(windows.weights)))
+
+
+@partial(jax.jit, static_argnames=("options", "num_places"))
+def _polish_list(windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
+    triples = Triples(*distinct_triples(_relative(windows), num_places))
+    if options.polish:
+        return polished(polish_symbols(triples, start.params), start)
+    return unpolished(symbols_log_likelihood(triples, start.params), start)
+
+
+def _fit_vectors(key: Array, sequences: Sequences, options: Options) -> Fit:
+    prepared = _prepare(sequences)
+    start = vector_start(key, prepared.windows, prepared.weights, options)
+    return _finish_vectors(prepared, start, options)
+
+
+@partial(jax.jit, static_argnames="options")
+def _finish_vectors(prepared: _Prepared, start: Start, options: Options) -> Fit:
+    windows = _relative(prepared.windows)
+    if options.polish:
+        estimate = polished(polish_vectors(windows, start.params), start)
+    else:
+        estimate = unpolished(vectors_log_likelihood(windows, start.params), start)
+    return arrange(estimate, start, prepared.first, prepared.num_dropped)

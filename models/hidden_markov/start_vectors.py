@@ -1,0 +1,139 @@
+"""The spectral start from real vectors.
+
+Vectors are standardized and joined by their squares and a constant: states with one mean and two variances differ too,
+and `d` dimensions can tell `2d + 1` states apart.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from latensor.base import divide, matmul, positive_or_one, small_jit, smallest_normal
+from latensor.decompose import Conditionals, composite_likelihood_em_samples
+from latensor.decompose.internal import pseudoinverse
+from latensor.models.hidden_markov.emissions import likelihoods
+from latensor.models.hidden_markov.params import HiddenMarkov
+from latensor.models.hidden_markov.start import (
+    Options,
+    Projected,
+    Start,
+    assemble,
+    neighbour_conditionals,
+    noise_level,
+    pair_basis,
+    to_simplex,
+)
+from latensor.moments import CrossMoments, map_over_rows, sum_over_rows
+from latensor.moments.internal import WINDOW, Windows, contract_windows, window_views
+
+# Bounds of a state's variance as shares of the overall one; beyond them the regression has found noise.
+_LEAST_SHARE, _MOST_SHARE = 0.01, 4.0
+# Number of features up to which they are not projected.
+_SMALL = 16
+
+
+class _Scales(NamedTuple):
+    """How real vectors are standardized."""
+
+    mean: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+
+def _find_scales(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> _Scales:
+    share = divide(weights, jnp.sum(weights))
+    mean = sum_over_rows(lambda x, share: jnp.sum(share[:, None] * x, axis=0), x, share, floats_per_row=0)
+
+    def square(x: Array, share: Array) -> Array:
+        rows = jnp.where(share[:, None] > 0, x - mean[None, :], 0)
+        return jnp.sum(share[:, None] * rows * rows, axis=0)
+
+    scale = jnp.sqrt(sum_over_rows(square, x, share, floats_per_row=0))
+    return _Scales(mean, positive_or_one(scale))
+
+
+def _features(x: Float[Array, "N d"], weights: Float[Array, " N"], scales: _Scales) -> Float[Array, "N f"]:
+    """Return standardized vectors, their squares and a constant."""
+
+    def block(x: Array, weights: Array) -> Array:
+        rows = jnp.where(weights[:, None] > 0, x - scales.mean[None, :], 0) / scales.scale[None, :]
+        return jnp.concatenate([rows, rows * rows - 1, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
+
+    return map_over_rows(block, x, weights, floats_per_row=0)
+
+
+def vector_start(key: Array, windows: Windows, weights: Float[Array, " N"], options: Options) -> Start:
+    """Recover the model from real vectors; `weights` are those of the observations, zero where one is missing."""
+    projected, scales = _project_vectors(key, windows, weights, options)
+    conditionals = _vector_conditionals(key, projected.moments, options)
+    return _vector_transitions(windows, weights, projected, scales, conditionals, options)
+
+
+@partial(jax.jit, static_argnames="options")
+def _project_vectors(
+    key: Array, windows: Windows, weights: Float[Array, " N"], options: Options
+) -> tuple[Projected, _Scales]:
+    key_basis, _ = jax.random.split(jax.random.split(key)[0])
+    scales = _find_scales(windows.x, weights)
+    features = windows._replace(x=_features(windows.x, weights, scales))
+    size, k = features.x.shape[1], options.num_components
+    units, basis = jnp.ones(size, features.x.dtype), jnp.eye(size, dtype=features.x.dtype)
+    if size > max(_SMALL, k):
+        basis = pair_basis(key_basis, features, units, k)
+    moments = contract_windows(features, basis)
+    return Projected(basis, units, moments, noise_level(size, windows.weights)), scales
+
+
+@small_jit(static_argnames="options")
+def _vector_conditionals(key: Array, moments: CrossMoments, options: Options) -> Conditionals:
+    _, key_views = jax.random.split(jax.random.split(key)[0])
+    return neighbour_conditionals(key_views, moments, options, False)
+
+
+def _regress(windows: Windows, basis: Array, conditionals: Conditionals, d: int) -> tuple[Array, Array]:
+    """Return `E[x₂ | h₂]` and `E[x₂² | h₂]` from features: regression on the views before and after `x₂`."""
+
+    def block(features: Array, weights: Array) -> Array:
+        small = matmul(features, basis)
+        around = jnp.concatenate([small[:-2], small[2:]], axis=1)
+        rows = features[1:-1, :d]
+        targets = jnp.concatenate([rows, rows * rows], axis=1)
+        return matmul((weights[: 1 - WINDOW, None] * targets).T, around)
+
+    tiny = smallest_normal(windows.weights.dtype)
+    share = windows.weights / jnp.maximum(jnp.sum(windows.weights), tiny)
+    padded = jnp.pad(share, (0, WINDOW - 1))
+    products = sum_over_rows(block, windows.x, padded, floats_per_row=0, overlap=WINDOW - 1)
+    sides = jnp.concatenate([conditionals.conditionals[0], conditionals.conditionals[2]])
+    weighted = sides * jnp.maximum(conditionals.weights, tiny)[None, :]
+    means = matmul(products, pseudoinverse(weighted).T)
+    return means[:d], means[d:]
+
+
+@partial(jax.jit, static_argnames="options")
+def _vector_transitions(
+    windows: Windows,
+    weights: Float[Array, " N"],
+    projected: Projected,
+    scales: _Scales,
+    conditionals: Conditionals,
+    options: Options,
+) -> Start:
+    mean, scale = scales
+    features = windows._replace(x=_features(windows.x, weights, scales))
+    centre, square = _regress(features, projected.basis, conditionals, mean.shape[0])
+    variance = jnp.clip(square - centre * centre, _LEAST_SHARE, _MOST_SHARE)
+    means, variances = mean[:, None] + scale[:, None] * centre, scale[:, None] ** 2 * variance
+    gap = None
+    if options.marginals == "likelihood":
+        weights, k = conditionals.weights, options.num_components
+        independent = HiddenMarkov(weights, jnp.broadcast_to(weights[None, :], (k, k)), means, variances)
+        first, second, _ = window_views(likelihoods(independent, windows.x)[0])
+        best = composite_likelihood_em_samples((first, second), windows.weights, max_iters=200)
+        joint, gap = best.table, best.gap
+    else:
+        inverse = pseudoinverse(conditionals.conditionals[1])
+        joint = to_simplex(matmul(inverse, projected.moments.second[0], inverse.T))
+    return assemble(conditionals, means, variances, joint, projected.noise, gap, None)

@@ -1,0 +1,93 @@
+"""Tables of categorical and real variables, checked at the boundary."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from latensor.base import as_float, is_concrete
+from latensor.models.mixed_membership.params import MixedMembership, check_params, check_variables
+from latensor.moments import Table, Variables
+from latensor.moments.internal import CATEGORICAL, as_table, described
+
+
+def check_table(x: Any, mask: Any, variables: Any, row_weights: Any = None) -> Table:
+    """Return a table that says what its columns are; concrete entries are checked where they are observed.
+
+    Where `variables` is left out, it is read off integer codes.
+    """
+    if variables is not None:
+        variables = check_variables(variables)
+    table = as_table(x, mask=mask, variables=variables, row_weights=row_weights)
+    variables = _read_variables(table) if table.variables is None else check_variables(table.variables)
+    integers = jnp.issubdtype(table.x.dtype, jnp.integer)
+    table = table._replace(x=as_float(table.x) if integers and variables.real.size else table.x, variables=variables)
+    if is_concrete(table):
+        _check_entries(np.asarray(table.x), None if table.mask is None else np.asarray(table.mask), variables)
+    return table
+
+
+def check_pair(
+    params: Any, x: Any, mask: Any, variables: Any, row_weights: Any = None
+) -> tuple[MixedMembership, Table]:
+    """Return a model, and a table of its variables."""
+    table = check_table(x, mask, variables, row_weights)
+    return check_params(params, described(table)), table
+
+
+def _read_variables(table: Table) -> Variables:
+    """Return as many categories for each variable as its largest observed code tells."""
+    expected = "variables: expected a latensor.moments.Variables(kinds, sizes)"
+    if not jnp.issubdtype(table.x.dtype, jnp.integer):
+        raise ValueError(
+            f"{expected}, which may be left out only where x holds integer codes; "
+            f"got None and x of type {table.x.dtype}"
+        )
+    if not is_concrete(table.x, table.mask):
+        raise ValueError(f"{expected} under jit or vmap; got None")
+    codes = np.asarray(table.x)
+    codes = codes if table.mask is None else np.where(np.asarray(table.mask), codes, 0)
+    sizes = tuple(int(size) for size in codes.max(axis=0) + 1)
+    single = [j for j, size in enumerate(sizes) if size < 2]
+    if single:
+        raise ValueError(
+            f"x: expected at least two categories in every variable; variable {single[0]} has a single one "
+            f"({len(single)} such variables in all): leave it out"
+        )
+    return Variables((CATEGORICAL,) * len(sizes), sizes)
+
+
+def _check_entries(x: np.ndarray, mask: np.ndarray | None, variables: Variables) -> None:
+    seen = np.ones(x.shape, bool) if mask is None else mask
+
+    def first(bad: np.ndarray) -> str:
+        row, column = (int(i[0]) for i in np.nonzero(bad))
+        return f"{x[row, column]} at row {row}, column {column}"
+
+    codes = np.isin(np.arange(x.shape[1]), variables.categorical)[None, :]
+    if x.dtype.kind == "f":
+        bad = seen & ~np.isfinite(x)
+        if bad.any():
+            raise ValueError(f"x: expected finite numbers; got {first(bad)} (mark missing entries in mask)")
+        fraction = seen & codes & (x != np.floor(np.where(np.isfinite(x), x, 0)))
+        if fraction.any():
+            raise ValueError(f"x: expected whole category codes; got {first(fraction)}")
+    outside = seen & codes & ((x < 0) | (x >= np.asarray(variables.sizes)[None, :]))
+    if outside.any():
+        column = int(np.nonzero(outside)[1][0])
+        raise ValueError(f"x: expected category codes from 0 to {variables.sizes[column] - 1}; got {first(outside)}")
+
+
+def float_type(table: Table) -> Any:
+    """Return the floating type of a table's moments, without converting anything."""
+    return jax.eval_shape(as_float, table.x).dtype
+
+
+def check_all_observed(table: Table) -> None:
+    """Raise where a variable is never observed: nothing can be learned of it."""
+    if table.mask is None or not is_concrete(table.mask):
+        return
+    unseen = np.flatnonzero(~np.asarray(table.mask).any(axis=0))
+    if unseen.size:
+        raise ValueError(f"mask: expected every variable to be observed somewhere; variable {unseen[0]} never is")

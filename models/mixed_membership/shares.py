@@ -1,0 +1,162 @@
+"""Real variables as shares, so that the block of *every* variable is nonnegative and its columns sum to one.
+
+A share is `y = (x − low)/width` together with `1 − y`, with `low` and `width` so that the conditional means of `y` have
+room between zero and one. Nothing is lost by that: moments are linear in each variable, and memberships sum to one.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from latensor.base import as_float, divide, einsum, matmul, positive_or_one, small_jit
+from latensor.models.mixed_membership.params import MixedMembership
+from latensor.moments import Moments, Table, Variables, map_over_rows, sum_over_rows
+from latensor.moments.internal import REAL, SHARE, average_weights, described
+
+# A real variable's variance within components is at least this share of its variance.
+_SMALLEST_VARIANCE = 1e-3
+
+
+class Scaling(NamedTuple):
+    """How real variables were turned into shares, in order of their columns."""
+
+    low: Float[Array, " r"]
+    width: Float[Array, " r"]
+    variance: Float[Array, " r"] | None
+    """Of the variables; `None` where only their moments are known."""
+
+
+def as_shares(variables: Variables) -> Variables:
+    """Describe the table after its real variables have become shares."""
+    kinds = tuple(SHARE if kind == REAL else kind for kind in variables.kinds)
+    return Variables(
+        kinds, tuple(2 if kind == SHARE else size for kind, size in zip(kinds, variables.sizes, strict=True))
+    )
+
+
+def _choose_interval(
+    mean: Float[Array, " r"], variance: Float[Array, " r"], num_components: int
+) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
+    """Return where the interval of each real variable begins, and its width.
+
+    A component of proportion `a` has its mean within `σ/√a` of the overall one, so `2√k σ` to both sides is room for
+    all components whose proportion is at least a quarter of `1/k`.
+    """
+    half = positive_or_one(2 * math.sqrt(num_components) * jnp.sqrt(jnp.maximum(variance, 0)))
+    return mean - half, 2 * half
+
+
+def share_table(table: Table, num_components: int) -> tuple[Table, Scaling | None]:
+    """Return a table with shares in place of real variables, and how they were scaled; `None` if there are none."""
+    variables = described(table)
+    if not variables.real.size:
+        return table, None
+    x, scaling = _scale_table(table, num_components)
+    return table._replace(x=x, variables=as_shares(variables)), scaling
+
+
+@partial(jax.jit, static_argnames="num_components")
+def _scale_table(table: Table, num_components: int) -> tuple[Float[Array, "n p"], Scaling]:
+    real, dtype = described(table).real, as_float(table.x).dtype
+    weights = average_weights(table.row_weights, table.num_rows, dtype)
+
+    def values_and_weights(rows: Table, weights: Array) -> tuple[Array, Array]:
+        values = as_float(rows.x)[:, real]
+        if rows.mask is None:
+            return values, jnp.broadcast_to(weights[:, None], values.shape)
+        return jnp.where(rows.mask[:, real], values, 0), weights[:, None] * rows.mask[:, real]
+
+    def first_sums(rows: Table, weights: Array) -> tuple[Array, Array]:
+        values, seen = values_and_weights(rows, weights)
+        return jnp.sum(seen * values, axis=0), jnp.sum(seen, axis=0)
+
+    def squares(rows: Table, weights: Array) -> Array:
+        values, seen = values_and_weights(rows, weights)
+        return jnp.sum(seen * (values - mean[None, :]) ** 2, axis=0)
+
+    def scale(rows: Table, weights: Array) -> Array:
+        values, _ = values_and_weights(rows, weights)
+        return as_float(rows.x).at[:, real].set((values - low[None, :]) / width[None, :])
+
+    total, rates = sum_over_rows(first_sums, table, weights, floats_per_row=0)
+    mean = divide(total, rates)
+    variance = divide(sum_over_rows(squares, table, weights, floats_per_row=0), rates)
+    low, width = _choose_interval(mean, variance, num_components)
+    return map_over_rows(scale, table, weights, floats_per_row=0), Scaling(low, width, variance)
+
+
+def share_moments(
+    moments: Moments, total: Float[Array, ""], variables: Variables, num_components: int
+) -> tuple[Moments, Scaling | None]:
+    """Do to dense moments what `share_table` does to data."""
+    if not variables.real.size:
+        return moments, None
+    return _scale_moments(moments, total, variables, num_components)
+
+
+@small_jit(static_argnames=("variables", "num_components"))
+def _scale_moments(
+    moments: Moments, total: Float[Array, ""], variables: Variables, num_components: int
+) -> tuple[Moments, Scaling]:
+    """Scale the moments of real variables.
+
+    A share is an affine function of its variable, so its moments need those of the constant one, as if that were one
+    more variable, with `θ = 1` in all components: `Σ_h η_h θ_h = μ/(α₀+1)` and `Σ_h λ_h θ_h⊗θ'_h = 2 M₂/(α₀+2)`.
+    """
+    real, d = variables.real, variables.num_rows
+    rows = variables.offsets[:-1][real]
+    # (α₀+1) M₂ has Σ_h a_h θ_h² on its diagonal, for proportions a.
+    spread = (total + 1) * jnp.diagonal(moments.second)[rows] - moments.first[rows] ** 2
+    low, width = _choose_interval(moments.first[rows], spread, num_components)
+    first = jnp.concatenate([moments.first, jnp.ones(1, moments.first.dtype)])
+    second = jnp.zeros((d + 1, d + 1), first.dtype).at[:d, :d].set(moments.second)
+    second = second.at[d, :].set(first / (total + 1)).at[:, d].set(first / (total + 1))
+    third = jnp.zeros((d + 1, d + 1, d + 1), first.dtype).at[:d, :d, :d].set(moments.third)
+    margin = 2 / (total + 2) * second
+    third = third.at[d].set(margin).at[:, d].set(margin).at[:, :, d].set(margin)
+
+    shares = as_shares(variables)
+    kept = np.isin(variables.row_variables, variables.categorical)
+    change = np.zeros((shares.num_rows, d + 1))
+    change[np.isin(shares.row_variables, variables.categorical), np.flatnonzero(kept)] = 1
+    upper, lower = shares.offsets[:-1][real] + 1, shares.offsets[:-1][real]
+    matrix = jnp.asarray(change, first.dtype)
+    matrix = matrix.at[upper, rows].set(1 / width).at[upper, d].set(-low / width)
+    matrix = matrix.at[lower, rows].set(-1 / width).at[lower, d].set(1 + low / width)
+    # One mode after the other: each product is `(rows, d) @ (d, d²)`.
+    for _ in range(3):
+        third = jnp.moveaxis(einsum("ai,ijl->ajl", matrix, third), 0, 2)
+    scaled = Moments(matmul(matrix, first), matmul(matrix, second, matrix.T), third)
+    return scaled, Scaling(low, width, None)
+
+
+def in_original_units(
+    params: MixedMembership, scaling: Scaling | None, variables: Variables
+) -> tuple[MixedMembership, Array]:
+    """Return parameters of the original variables, and whether a variance came out too small.
+
+    Categories stay as they are. Real variables get their means on their own scale, and the variance that these leave
+    unexplained.
+    """
+    concentration, tables, _ = params
+    if scaling is None:
+        return params, jnp.asarray(False)
+    real, shares = variables.real, as_shares(variables)
+    # The second row of a share is the one of `y` itself.
+    is_real = np.isin(shares.row_variables, real)
+    kept = tables[np.flatnonzero(~is_real | (shares.row_categories == 1))]
+    rows = variables.offsets[:-1][real]
+    means = scaling.low[:, None] + scaling.width[:, None] * kept[rows]
+    tables = kept.at[rows].set(means)
+    if scaling.variance is None:
+        return MixedMembership(concentration, tables), jnp.asarray(False)
+    share = concentration / jnp.sum(concentration)
+    centred = means - matmul(means, share)[:, None]
+    within = scaling.variance - matmul(centred**2, share)
+    floor = _SMALLEST_VARIANCE * positive_or_one(scaling.variance)
+    return MixedMembership(concentration, tables, jnp.maximum(within, floor)), jnp.any(within < floor)

@@ -1,0 +1,298 @@
+"""Mixed membership from moments."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from latensor.base import check_key, is_concrete, small_jit
+from latensor.decompose import Status
+from latensor.decompose.internal import status_if, worst
+from latensor.models.mixed_membership.anchors import (
+    Groups,
+    anchors_of_moments,
+    anchors_of_table,
+    divide_variables,
+    draw_mixing,
+    settle_anchors,
+)
+from latensor.models.mixed_membership.concentration import Total, estimate_total
+from latensor.models.mixed_membership.data import check_all_observed, check_table, float_type
+from latensor.models.mixed_membership.factors import (
+    Factored,
+    assemble_tables,
+    correct_moments,
+    factor_partitions,
+    find_concentration,
+    flat_tables,
+    normalize_blocks,
+    select_moments,
+)
+from latensor.models.mixed_membership.meld import meld
+from latensor.models.mixed_membership.moments import Summary, partition_moments, summarize
+from latensor.models.mixed_membership.options import Matching, Options, check_concentration, check_options
+from latensor.models.mixed_membership.params import MixedMembership, check_variables
+from latensor.models.mixed_membership.shares import Scaling, in_original_units, share_moments, share_table
+from latensor.models.results import Fit, Spectrum
+from latensor.moments import Moments, Table, Variables
+from latensor.moments.internal import described
+
+# Sweeps of MELD on its own, twice; an entry that still moves by so much has not settled.
+_MELD_SWEEPS, _MELD_TOLERANCE = 50, 1e-3
+# Components whose tables differ by less, on average over all entries, are the same.
+_SAME = 1e-3
+
+
+class Diagnostics(NamedTuple):
+    """How the stages of `fit` went. `"meld"` has no partitions, so the first four are `None` then."""
+
+    spectrum: Spectrum | None
+    """Singular values of the pair moment of two modes of the first partition; the noise is the next one."""
+    decomposition_status: Int[Array, " P"] | None
+    """How the factorization of each partition ended."""
+    matched: Bool[Array, " P"] | None
+    """Whether the matching of each partition gave a permutation; if not, the best assignment was taken."""
+    anchors: tuple[Int[Array, " q1"], Int[Array, " q2"], Int[Array, " q3"]] | None
+    """Variables that every partition has in each of its modes."""
+    num_flat: Int[Array, ""]
+    """Columns of variables' blocks that came out as zero and were made flat."""
+    concentration_at_limit: Bool[Array, ""] | None
+    """Whether the estimated total concentration is at either end of what was tried; `None` where it was given."""
+
+
+class _Estimate(NamedTuple):
+    """An estimate before it is arranged; real variables are shares."""
+
+    tables: Float[Array, "rows k"]
+    concentration: Float[Array, " k"]
+    clipped: Bool[Array, ""]
+    status: Int[Array, "..."]
+    num_iters: Int[Array, ""]
+    residual: Float[Array, ""]
+    diagnostics: Diagnostics
+
+
+def fit(
+    key: Array,
+    x: Table | ArrayLike,
+    num_components: int,
+    *,
+    mask: ArrayLike | None = None,
+    variables: Variables | None = None,
+    row_weights: ArrayLike | None = None,
+    method: str = "ptpqp",
+    num_restarts: int = 8,
+    concentration: float | Array | None = None,
+    num_partitions: int | None = None,
+    anchors: Sequence[Sequence[int]] | None = None,
+    matching: Matching = "procrustes",
+    polish: int = 1,
+) -> Fit:
+    """Estimate the model by the method of moments.
+
+    Means and second moments → anchors and partitions → third moments of the partitions → factors → tables and
+    proportions → polishing on all pairs and triples of variables.
+
+    Args:
+      key: a random key, for starts and projections.
+      x: `Table`; or `(n, p)`: category codes `0, 1, …`, and numbers where a variable is real. Masked values are
+        ignored.
+      num_components: number of components `k`.
+      mask: `(n, p)` bool, True where observed. Entries must be missing for reasons that do not depend on their values.
+      variables: what the columns are, `Variables(kinds, sizes)`. May be left out where `x` holds integer codes and is
+        not traced; then every variable has as many categories as its largest code tells.
+      row_weights: one weight per sample (default: equal).
+      method: `"ptpqp"`: nonnegative factors of all partitions by parallel quadratic programming; or, on the same
+        partitions, `"hals"`, `"wnmf"`, `"multiplicative"` (see `latensor.decompose.nonnegative_cp`), `"power"`,
+        `"ojd0"`, `"ojd1"`, `"nojd0"`, `"nojd1"` (see `latensor.decompose.decompose_views`). `"meld"` has no partitions:
+        the generalized method of moments on all pairs and triples of variables.
+      num_restarts: random starts of the first partition, from which the others start; or random projections.
+      concentration: `α₀ = Σ α_h`, the total concentration of the memberships: small where samples belong to one
+        component each, large where all are similar mixtures. `None` tries a grid from 0.05 to 20 and takes what makes
+        some of the samples most likely: ten fits.
+      num_partitions: tensors that the variables are divided into. More are faster and noisier; default: eight
+        variables per mode beside the anchors, so one for up to about fifty variables.
+      anchors: three groups of columns that are in every partition, one group per mode, which do not overlap. Default:
+        chosen from the data so that components are far apart in them. Under `jit` or `vmap` they must be given where
+        variables differ in their number of categories.
+      matching: how the components of partitions are matched; see `latensor.decompose.match_columns`.
+      polish: sweeps of `"meld"` from the result of the other methods: they use all pairs and triples of variables, not
+        only those within a partition. Zero leaves the result as it is.
+
+    Returns:
+      `Fit` with `Diagnostics`. `num_iters` counts sweeps of the partition that needed most, `residual` is the mean over
+      partitions; for `"meld"` it is the change of an entry in the last sweep. The status is `BOUNDARY` where a
+      proportion or a variance was raised to its smallest value or the concentration is at the end of its grid,
+      `DEGENERATE` where two components coincide. Under `jit` or `vmap` values are not checked: then it is `UNOBSERVED`
+      if a variable never is, and `NON_FINITE` if an entry is not valid.
+
+    Cost: `O(n p r²)` for partitions of `r` rows per mode (about `12 + 4k` with four categories), and `O(n Σ rows k)`
+    per sweep of polishing. Nothing larger than the data and the partitions' tensors is formed.
+
+    """
+    key, table = check_key(key), check_table(x, mask, variables, row_weights)
+    check_all_observed(table)
+    options = check_options(
+        described(table), num_components, method, num_restarts, num_partitions, anchors, matching, polish
+    )
+    k, dtype = options.num_components, float_type(table)
+    if table.num_rows < k:
+        raise ValueError(f"x: expected at least num_components = {k} samples; got {table.num_rows}")
+    given = _as_type(check_concentration(concentration), dtype)
+
+    shares, scaling = share_table(table, k)
+    choose = isinstance(options.anchors, int) and method != "meld"
+    summary = summarize(shares, draw_mixing(key, options, dtype) if choose else None)
+    if choose and options.is_uneven:
+        guess = np.ones((), dtype) if given is None else given
+        options = settle_anchors(anchors_of_table(summary, guess, options), options)
+
+    def estimate(total: Total) -> Fit:
+        run = _meld_alone if method == "meld" else _from_partitions
+        return _arrange(run(key, shares, summary, total, options), scaling, summary.status, options)
+
+    return estimate(estimate_total(key, table, estimate) if given is None else Total(given, None))
+
+
+def fit_moments(
+    key: Array,
+    moments: Moments,
+    num_components: int,
+    *,
+    variables: Variables,
+    method: str = "ptpqp",
+    num_restarts: int = 8,
+    concentration: float | Array,
+    num_partitions: int | None = None,
+    anchors: Sequence[Sequence[int]] | None = None,
+    matching: Matching = "procrustes",
+) -> Fit:
+    """Recover the model from dense moments, such as `population_moments`; exact where they are.
+
+    Blocks of a variable with itself are never used. The variances of real variables are not in the moments: the
+    parameters' `variances` is `None`. Arguments as for `fit`, which never forms these moments.
+    """
+    key, variables = check_key(key), check_variables(variables)
+    total = check_concentration(concentration)
+    if total is None:
+        raise ValueError("concentration: expected a number above zero, which dense moments do not tell; got None")
+    if method == "meld":
+        raise ValueError("method: expected one that factors tensors, since 'meld' needs the samples; got 'meld'")
+    options = check_options(variables, num_components, method, num_restarts, num_partitions, anchors, matching, 0)
+    if not isinstance(moments, Moments):
+        raise ValueError(f"moments: expected Moments, as population_moments gives them; got {type(moments).__name__}")
+    if moments.second.shape != (variables.num_rows, variables.num_rows):
+        raise ValueError(
+            f"moments: expected {variables.num_rows} rows, those of all variables; got {moments.second.shape}"
+        )
+    total = _as_type(total, moments.first.dtype)
+    scaled, scaling = share_moments(moments, total, variables, options.num_components)
+    chosen = anchors_of_moments(scaled, options) if isinstance(options.anchors, int) else None
+    if chosen is not None and options.is_uneven:
+        options, chosen = settle_anchors(chosen, options), None
+    division = divide_variables(chosen, options)
+    corrected = select_moments(key, scaled, division.partitions.rows, options.num_components)
+    factors = factor_partitions(corrected, division.partitions.is_anchor, options)
+    factored = assemble_tables(factors, division.partitions.rows, options)
+    estimate = _combine(
+        factored, factored.tables, scaled.first, corrected.spectrum, division.anchors, Total(total, None)
+    )
+    return _arrange(estimate, scaling, np.int32(Status.CONVERGED), options)
+
+
+def _as_type(total: Any, dtype: Any) -> Any:
+    if total is None:
+        return None
+    return np.asarray(total, dtype) if is_concrete(total) else jnp.asarray(total, dtype)
+
+
+def _from_partitions(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> _Estimate:
+    """Factor the third moments of all partitions, and polish the tables on all variables."""
+    chosen = anchors_of_table(summary, total.value, options) if isinstance(options.anchors, int) else None
+    division = divide_variables(chosen, options)
+    raw = partition_moments(table, division.partitions.rows)
+    corrected = correct_moments(key, raw, total.value, options.num_components)
+    factors = factor_partitions(corrected, division.partitions.is_anchor, options)
+    factored = assemble_tables(factors, division.partitions.rows, options)
+    tables = factored.tables
+    if options.polish:
+        start = find_concentration(tables, summary.mean, total.value)
+        tables = meld(tables, start.values, table, options.polish).tables
+    return _combine(factored, tables, summary.mean, corrected.spectrum, division.anchors, total)
+
+
+def _combine(
+    factored: Factored,
+    tables: Float[Array, "rows k"],
+    mean: Float[Array, " rows"],
+    spectrum: Spectrum,
+    anchors: Groups,
+    total: Total,
+) -> _Estimate:
+    """Return the estimate with these tables."""
+    concentration, clipped = find_concentration(tables, mean, total.value)
+    diagnostics = Diagnostics(spectrum, factored.status, factored.matched, anchors, factored.num_flat, total.at_limit)
+    return _Estimate(
+        tables, concentration, clipped, factored.status, factored.num_iters, factored.unexplained, diagnostics
+    )
+
+
+def _meld_alone(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> _Estimate:
+    """Minimize MELD's criterion from random tables, first with even proportions and then with those of the result."""
+    tables, concentration, num_flat = _random_start(key, summary.mean, total.value, options)
+    for _ in range(2):
+        result = meld(tables, concentration, table, _MELD_SWEEPS)
+        tables = result.tables
+        concentration, clipped = find_concentration(tables, summary.mean, total.value)
+    return _Estimate(
+        tables,
+        concentration,
+        clipped,
+        np.int32(Status.CONVERGED),
+        np.int32(2 * _MELD_SWEEPS),
+        result.change,
+        Diagnostics(None, None, None, None, num_flat, total.at_limit),
+    )
+
+
+@small_jit(static_argnames="options", optimize=False)
+def _random_start(
+    key: Array, mean: Float[Array, " rows"], total: Float[Array, ""], options: Options
+) -> tuple[Float[Array, "rows k"], Float[Array, " k"], Int[Array, ""]]:
+    shares, k = options.shares, options.num_components
+    noise = jax.random.exponential(key, (shares.num_rows, k), mean.dtype)
+    tables, num_flat = normalize_blocks(noise * mean[:, None], flat_tables(shares, k, mean.dtype), shares)
+    return tables, total * jnp.full(k, 1 / k, mean.dtype), num_flat
+
+
+@small_jit(static_argnames="options", optimize=False)
+def _arrange(estimate: _Estimate, scaling: Scaling | None, input_status: Int[Array, ""], options: Options) -> Fit:
+    """Sort components by concentration, return to the original units and say what to think of the result."""
+    order = jnp.argsort(-estimate.concentration)
+    concentration, tables = estimate.concentration[order], estimate.tables[:, order]
+    params, variance_raised = in_original_units(MixedMembership(concentration, tables), scaling, options.variables)
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
+    boundary = estimate.clipped | variance_raised
+    if estimate.diagnostics.concentration_at_limit is not None:
+        boundary = boundary | estimate.diagnostics.concentration_at_limit
+    unsettled = ~(estimate.residual <= _MELD_TOLERANCE) if options.method == "meld" else jnp.asarray(False)
+    status = worst(
+        input_status,
+        jnp.max(estimate.status),
+        status_if(unsettled, Status.MAX_ITERS),
+        status_if(boundary, Status.BOUNDARY),
+        status_if(_coincide(tables), Status.DEGENERATE),
+        status_if(~finite | ~jnp.all(concentration > 0), Status.NON_FINITE),
+    )
+    return Fit(params, status, jnp.asarray(estimate.num_iters), estimate.residual, estimate.diagnostics)
+
+
+def _coincide(tables: Float[Array, "rows k"]) -> Bool[Array, ""]:
+    """Return whether two columns are the same."""
+    differences = jnp.mean((tables[:, :, None] - tables[:, None, :]) ** 2, axis=0)
+    itself = jnp.eye(tables.shape[1], dtype=bool)
+    return jnp.any((differences <= _SAME**2) & ~itself)

@@ -1,0 +1,249 @@
+"""Tables with missing entries: how far each dimension is to be trusted, and checks of what is missing."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from latensor.base import (
+    as_float,
+    as_numbers,
+    check_integer,
+    check_number,
+    check_option,
+    is_concrete,
+)
+from latensor.models.checks import check_values
+from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS
+from latensor.models.results import Spectrum
+from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
+from latensor.moments.internal import METHODS as THIRDS
+from latensor.moments.internal import as_table
+
+MISSING = ("weighted", "full", "partial")
+
+# Pairs are looked at for this many dimensions at most.
+_PAIRS_UP_TO = 256
+# Dependence is worth a warning where it is both certain (in standard errors) and large (as a share of the rate).
+_SURE, _LARGE, _FEWEST_EXPECTED = 6.0, 0.2, 5.0
+# A pair matters where the product of its weights is at least this share of the largest.
+_MATTERS = 0.01
+
+
+class DependentMissingnessWarning(UserWarning):
+    """Dimensions are missing together, while implicit moments assume that they are missing independently."""
+
+
+class Dimensions(NamedTuple):
+    """For every dimension, how often it was observed and how it was used."""
+
+    rates: Float[Array, " d"]
+    """Share of the rows that observe it."""
+    weights: Float[Array, " d"]
+    """Its weight in the decomposition."""
+    complete: Bool[Array, " d"]
+    """Whether its rate reaches `complete_rate`."""
+
+
+class Diagnostics(NamedTuple):
+    """How the stages of `fit` went."""
+
+    spectrum: Spectrum
+    """Of the weighted second moment."""
+    whitening_status: Int[Array, ""]
+    decomposition_status: Int[Array, ""]
+    dimensions: Dimensions
+    unobserved_pairs: Int[Array, ""] | None
+    """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
+    unobserved_triples: Int[Array, ""] | None
+    """Triples (of `d³`) likewise; counted with `third="available"`. Their moments are set to zero."""
+
+
+class Options(NamedTuple):
+    """The options of `fit` that decide what is computed; static."""
+
+    num_components: int
+    method: str = "power"
+    num_restarts: int = 20
+    missing: str = "weighted"
+    third: str = "implicit"
+    dense: bool = True
+
+
+class Trust(NamedTuple):
+    """The options of `fit` that decide how far dimensions are trusted; traced."""
+
+    weights: Float[Array, " d"] | None
+    complete_rate: Float[Array, ""] | np.ndarray
+
+
+def describe_dimensions(rates: Float[Array, " d"], missing: str, trust: Trust) -> Dimensions:
+    """Turn the choice of a method into one weight per dimension.
+
+    `"weighted"` is `w = p`, `"full"` is `w = 1`, `"partial"` is one for the complete dimensions and zero for the others
+    (Gottesman et al., §3–4).
+    """
+    complete = rates >= trust.complete_rate
+    if trust.weights is not None:
+        return Dimensions(rates, trust.weights.astype(rates.dtype), complete)
+    weights = {"weighted": rates, "full": jnp.ones_like(rates), "partial": complete.astype(rates.dtype)}[missing]
+    return Dimensions(rates, weights, complete)
+
+
+def check_fit(
+    x: Any,
+    num_components: Any,
+    *,
+    mask: Any,
+    row_weights: Any,
+    method: Any,
+    num_restarts: Any,
+    missing: Any,
+    weights: Any,
+    third: Any,
+    second: Any,
+    complete_rate: Any,
+    counts: bool,
+) -> tuple[Table, Options, Trust]:
+    """Check the arguments of `fit`, and the pattern of what is missing."""
+    table = as_table(x, mask=mask, row_weights=row_weights)
+    check_values(table.x, table.mask, counts=counts)
+    options, trust = check_options(num_components, table.num_dimensions, method, num_restarts, weights)
+    if table.num_rows < options.num_components:
+        raise ValueError(f"x: expected at least num_components = {num_components} rows; got {table.num_rows}")
+    check_option("missing", missing, MISSING)
+    check_option("third", third, THIRDS)
+    check_option("second", second, SECONDS)
+    complete_rate = check_number("complete_rate", complete_rate, 0.0, 1.0)
+    dense = second == "dense" or (second == "auto" and (table.num_dimensions <= DENSE_UP_TO or third == "available"))
+    options = options._replace(missing=missing, third=third, dense=dense)
+    dtype = as_float(table.x).dtype
+    concrete = is_concrete(complete_rate)
+    trust = trust._replace(complete_rate=np.asarray(complete_rate, dtype) if concrete else complete_rate.astype(dtype))
+    _check_missingness(table, options, trust)
+    return table, options, trust
+
+
+def check_options(
+    num_components: Any, num_dimensions: int, method: Any, num_restarts: Any, weights: Any
+) -> tuple[Options, Trust]:
+    """Check the arguments that `fit` and `fit_moments` share."""
+    k = check_integer("num_components", num_components, 1, num_dimensions, " (the number of dimensions)")
+    check_option("method", method, METHODS)
+    options = Options(k, method, check_integer("num_restarts", num_restarts, 1))
+    return options, Trust(_check_dimension_weights(weights, num_dimensions, k), np.ones((), np.float32))
+
+
+def check_cumulants(moments: Any) -> Cumulants:
+    """Return `moments` if they are cumulants."""
+    if not isinstance(moments, Cumulants):
+        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
+    return moments
+
+
+def check_observed(table: Table) -> np.ndarray | None:
+    """Return the observation rates where they can be looked at; every dimension must have been observed."""
+    if not is_concrete(table.mask, table.row_weights):
+        return None
+    if table.mask is None:
+        return np.ones(table.num_dimensions)
+    with jax.ensure_compile_time_eval():
+        rates = np.asarray(observation_rates(table))
+    never = np.flatnonzero(rates == 0)
+    if never.size:
+        others = f" ({never.size} such dimensions in all)" if never.size > 1 else ""
+        raise ValueError(
+            f"mask: expected every dimension to be observed; dimension {never[0]} never is{others}; leave it out"
+        )
+    return rates
+
+
+def _check_dimension_weights(weights: Any, num_dimensions: int, num_components: int) -> Array | None:
+    """Return weights `(d,)`, finite, not negative, and at least as many of them positive as components."""
+    if weights is None:
+        return None
+    array = as_float(as_numbers("weights", weights, "one weight per dimension"))
+    if array.shape != (num_dimensions,):
+        raise ValueError(
+            f"weights: expected one weight per dimension, shape ({num_dimensions},); got shape {array.shape}"
+        )
+    if is_concrete(array):
+        values = np.asarray(array)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"weights: expected finite numbers; got {values[~np.isfinite(values)][0]}")
+        if values.min() < 0:
+            raise ValueError(f"weights: expected numbers ≥ 0; got {values.min()} for dimension {values.argmin()}")
+        if np.sum(values > 0) < num_components:
+            raise ValueError(
+                f"weights: expected at least num_components = {num_components} positive weights; "
+                f"got {np.sum(values > 0)}"
+            )
+    return array
+
+
+def _check_missingness(table: Table, options: Options, trust: Trust) -> None:
+    """Raise where too little was observed for the method; warn where dimensions are missing together."""
+    rates = check_observed(table)
+    if rates is None or table.mask is None or not is_concrete(trust):
+        return
+    complete_rate = float(trust.complete_rate)
+    complete = rates >= complete_rate
+    if trust.weights is None and options.missing == "partial" and complete.sum() < options.num_components:
+        raise ValueError(
+            f'missing: expected, for "partial", at least num_components = {options.num_components} dimensions with a '
+            f"rate of at least complete_rate = {complete_rate:g}; got {complete.sum()}"
+        )
+    with jax.ensure_compile_time_eval():
+        used = describe_dimensions(jnp.asarray(rates), options.missing, trust).weights
+    _check_pairs(table, np.asarray(used, float), independent=options.third == "implicit" or not options.dense)
+
+
+def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> None:
+    """Raise where two dimensions that matter are never observed together; warn where `independent` is assumed falsely.
+
+    A pair matters where the product of its weights is not small. Two rarely observed dimensions may miss each other by
+    chance: their covariance is set to zero, hardly counts, and is reported. Of tables with many dimensions some are
+    looked at: the answer whether to warn hardly depends on it, and a pair that is never observed is an error only where
+    all pairs are looked at.
+    """
+    chosen = np.flatnonzero(weights > 0)
+    num_used = chosen.size
+    if chosen.size > max(_PAIRS_UP_TO, DENSE_UP_TO):
+        chosen = chosen[np.linspace(0, chosen.size - 1, _PAIRS_UP_TO).astype(int)]
+    with jax.ensure_compile_time_eval():
+        some = (
+            table
+            if chosen.size == table.num_dimensions
+            else Table(table.x[:, chosen], np.asarray(table.mask)[:, chosen], table.row_weights)
+        )
+        joint = np.asarray(joint_observation_rates(some), float)
+    # Kish: unequal weights count as fewer rows.
+    row_weights = np.ones(table.num_rows) if table.row_weights is None else np.asarray(table.row_weights, float)
+    n = np.sum(row_weights) ** 2 / np.sum(row_weights**2)
+    rates = np.clip(np.diag(joint), 0, 1)
+    matters = np.outer(weights[chosen], weights[chosen]) >= _MATTERS * np.max(weights) ** 2
+    if chosen.size == num_used and np.any(matters & (joint == 0)):
+        i, j = (int(chosen[index]) for index in np.argwhere(matters & (joint == 0))[0])
+        raise ValueError(
+            f"mask: expected every pair of dimensions to be observed together in some row; {i} and {j} never are; "
+            "leave one of them out, or give it weight 0 in weights="
+        )
+    if not independent:
+        return
+    expected = np.outer(rates, rates)
+    spread = np.sqrt(expected * np.outer(1 - rates, 1 - rates) / n)
+    off = ~np.eye(len(rates), dtype=bool) & (spread > 0) & (n * expected >= _FEWEST_EXPECTED)
+    score = np.where(off, np.abs(joint - expected) / np.where(spread > 0, spread, 1), 0)
+    large = (score > _SURE) & (np.abs(joint - expected) > _LARGE * expected)
+    if np.any(large):
+        a, b = np.unravel_index(np.argmax(np.where(large, score, 0)), score.shape)
+        warnings.warn(
+            f"dimensions {chosen[a]} and {chosen[b]} are observed together in {joint[a, b]:.1%} of the rows; "
+            f"{expected[a, b]:.1%} are to be expected if they were missing independently, which implicit moments "
+            'assume. Use third="available" and second="dense".',
+            DependentMissingnessWarning,
+            stacklevel=5,  # the line that calls the model's `fit`
+        )

@@ -1,0 +1,57 @@
+"""What the verbs of all models return."""
+
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, Int, Num
+
+
+class Sample(NamedTuple):
+    """Draws from a model, and the hidden variables behind them."""
+
+    x: Num[Array, "n ..."]
+    hidden: Num[Array, "n ..."]
+
+
+class Fit(NamedTuple):
+    """An estimate by the method of moments. Its components are in decreasing order of how often they occur."""
+
+    params: Any
+    status: Int[Array, ""]
+    """What to think of `params`: see `latensor.decompose.Status`."""
+    num_iters: Int[Array, ""]
+    """Iterations of the step that made `params`: of the decomposition, or of EM on moments after it."""
+    residual: Float[Array, ""]
+    """The part of the third moment that the components leave unexplained (relative norm)."""
+    diagnostics: Any
+    """The model's own: the spectrum with its noise, how the stages ended, and what else there is to know."""
+
+
+class Refined(NamedTuple):
+    """Parameters after EM on the data."""
+
+    params: Any
+    status: Int[Array, ""]
+    """How EM ended: see `latensor.decompose.Status`."""
+    num_iters: Int[Array, ""]
+    """EM steps."""
+    gain: Float[Array, ""]
+    """Rise of `log_likelihood` in the last step, relative to its size."""
+    log_likelihood: Float[Array, ""]
+    """Of `params`: the weighted mean over rows, or over sequences. Where the model has no closed form for it, this is
+    the evidence lower bound."""
+
+
+class Spectrum(NamedTuple):
+    """What the second moment says about the number of components."""
+
+    values: Float[Array, " k"]
+    """The k largest eigenvalues or singular values, in decreasing order."""
+    noise: Float[Array, ""]
+    """The size that such values have from sampling noise alone; the last of `values` should stand well above it."""
+
+
+class LogLikelihood(NamedTuple):
+    """An estimate of each row's log-probability, and its standard error."""
+
+    value: Float[Array, " n"]
+    standard_error: Float[Array, " n"]

@@ -1,0 +1,36 @@
+"""Drawing from many categorical distributions at once."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+
+def inverse_cdf(
+    uniforms: Float[Array, "*shape"], probabilities: Float[Array, "d k"], column: Int[Array, "..."] | int = 0
+) -> Int[Array, "*shape"]:
+    """Return draws from the columns of `probabilities`: the first index at which a column's sum exceeds the uniform.
+
+    A binary search by gathers, `O(log d)` per draw and no temporary larger than the draws themselves;
+    `jax.random.categorical` makes `d` random numbers for each.
+
+    Args:
+      uniforms: one number in `[0, 1)` per draw.
+      probabilities: columns sum to one.
+      column: which column each draw is from; broadcasts against `uniforms`.
+
+    """
+    d = probabilities.shape[0]
+    cumulative = jnp.cumsum(probabilities, axis=0)
+    # Scaled by the column's own sum, which rounding leaves a little off one.
+    cumulative = cumulative / cumulative[-1:]
+    column = jnp.broadcast_to(jnp.asarray(column), uniforms.shape)
+
+    def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) // 2
+        above = cumulative[middle, column] > uniforms
+        return jnp.where(above, low, middle + 1), jnp.where(above, middle, high)
+
+    low = jnp.zeros(uniforms.shape, jnp.int32)
+    low, _ = lax.fori_loop(0, (d - 1).bit_length(), halve, (low, low + (d - 1)))
+    return low

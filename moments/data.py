@@ -1,0 +1,229 @@
+"""Data types: the one data argument of every moment and of every verb of a model.
+
+`Table`, `Documents` and `Sequences` hold arrays together with what is known about them: which entries were observed,
+and how much each row counts. They are immutable pytrees, so they pass through `jit` and `vmap`. Shapes and types are
+checked on construction, and on concrete arrays also row weights and lengths. For a batch, use
+`jax.vmap(Table)(xs, masks)`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from latensor.base import as_float, as_numbers, check_integer, check_mask, check_matrix, is_concrete
+from latensor.moments._data_type import (
+    Rows,
+    as_data,
+    check_lengths,
+    check_row_weights,
+    check_symbols,
+    register_data_type,
+)
+from latensor.moments._variables import Variables
+
+
+@register_data_type
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Table(Rows):
+    """Samples in rows, some entries of which may be missing.
+
+    Masked values are ignored; they may be NaN.
+    """
+
+    _static: ClassVar[tuple[str, ...]] = ("variables",)
+
+    x: Num[Array, "n d"]
+    mask: Bool[Array, "n d"] | None
+    """True where observed; `None` means everywhere."""
+    row_weights: Float[Array, " n"] | None
+    """One weight per row; `None` means equal weights. Only their ratios matter: they are scaled to a maximum of one."""
+    variables: Variables | None
+    """What the columns are, where they differ in kind; see `Variables`."""
+
+    def __init__(
+        self,
+        x: ArrayLike,
+        mask: ArrayLike | None = None,
+        row_weights: ArrayLike | None = None,
+        variables: Variables | None = None,
+    ) -> None:
+        array = check_matrix("x", x, "numbers (samples, dimensions)")
+        if variables is not None and not isinstance(variables, Variables):
+            raise ValueError(f"variables: expected a latensor.moments.Variables; got {type(variables).__name__}")
+        if variables is not None and variables.num_variables != array.shape[1]:
+            raise ValueError(f"x: expected {variables.num_variables} columns, as in variables; got {array.shape[1]}")
+        self._set(
+            x=array,
+            mask=check_mask(mask, array.shape),
+            row_weights=check_row_weights(row_weights, array.shape[0]),
+            variables=variables,
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Number of samples."""
+        return self.x.shape[0]
+
+    @property
+    def num_dimensions(self) -> int:
+        """Number of columns."""
+        return self.x.shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        """Floating type of the moments."""
+        return as_float(self.x).dtype
+
+
+@register_data_type
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Documents(Rows):
+    """Documents in rows: counts of words, or, with `num_words`, the ids of their words."""
+
+    _static: ClassVar[tuple[str, ...]] = ("num_words",)
+
+    x: Num[Array, "n _"]
+    """Counts `(n, d)`, integer or floating; or ids `(n, L)`, below zero for padding."""
+    num_words: int | None
+    """Size of the vocabulary where `x` holds ids; `None` means that it holds counts."""
+    row_weights: Float[Array, " n"] | None
+    """One weight per document; `None` means equal weights. Only their ratios matter."""
+
+    def __init__(self, x: ArrayLike, num_words: int | None = None, row_weights: ArrayLike | None = None) -> None:
+        if num_words is None:
+            array = check_matrix("x", x, "counts (documents, words)")
+        else:
+            num_words = check_integer("num_words", num_words, 1)
+            array = check_matrix("x", x, "word ids (documents, words of a document)")
+            if not jnp.issubdtype(array.dtype, jnp.integer):
+                raise ValueError(f"x: expected integer word ids where num_words is given; got type {array.dtype}")
+        row_weights = check_row_weights(row_weights, array.shape[0], "document")
+        self._set(x=array, num_words=num_words, row_weights=row_weights)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of documents."""
+        return self.x.shape[0]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of different words."""
+        return self.x.shape[1] if self.num_words is None else self.num_words
+
+    @property
+    def dtype(self) -> Any:
+        """Floating type of the moments."""
+        return as_float(self.x).dtype if self.num_words is None else jnp.result_type(float)
+
+
+@register_data_type
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Sequences(Rows):
+    """Sequences of symbols or of real vectors, one long sequence or many.
+
+    Symbols are integers `(time,)` or `(sequences, time)`; a symbol below zero is unknown. Real vectors are floating,
+    with a trailing axis of dimensions. Masked values are ignored; they may be NaN.
+    """
+
+    _static: ClassVar[tuple[str, ...]] = ("num_symbols",)
+
+    x: Num[Array, "..."]
+    lengths: Int[Array, " sequences"] | None
+    """For `(time,)`, the lengths of sequences that lie end to end; `None` means one sequence. For `(sequences, time)`,
+    how much of each row is not padding; `None` means all of it."""
+    mask: Bool[Array, "..."] | None
+    """True where an observation was made, one per time step; `None` means at all of them."""
+    row_weights: Float[Array, " sequences"] | None
+    """One weight per sequence; `None` means equal weights. Only their ratios matter."""
+    num_symbols: int | None
+    """Number of different symbols; `None` for real vectors. Read off `x` where it is left out and `x` is concrete."""
+
+    def __init__(
+        self,
+        x: ArrayLike,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        row_weights: ArrayLike | None = None,
+        num_symbols: int | None = None,
+    ) -> None:
+        array = as_numbers("x", x, "symbols (integers) or real vectors")
+        symbolic = jnp.issubdtype(array.dtype, jnp.integer)
+        if array.ndim not in ((1, 2) if symbolic else (2, 3)) or array.size == 0:
+            shapes = "(time,) or (sequences, time)" if symbolic else "(time, d) or (sequences, time, d)"
+            kind = "symbols" if symbolic else "real vectors"
+            raise ValueError(f"x: expected {kind} {shapes}, not empty; got shape {array.shape}")
+        times = array.shape if symbolic else array.shape[:-1]
+        self._set(
+            x=check_symbols(array) if symbolic else as_float(array),
+            lengths=check_lengths(lengths, times),
+            mask=check_mask(mask, times, "x" if symbolic else "x without its last axis"),
+        )
+        self._set(row_weights=check_row_weights(row_weights, self.num_sequences, "sequence"))
+        self._set(num_symbols=self._check_num_symbols(num_symbols))
+
+    def _check_num_symbols(self, num_symbols: int | None) -> int | None:
+        if not self.is_symbolic:
+            if num_symbols is not None:
+                raise ValueError(f"num_symbols: expected None for real vectors; got {num_symbols!r}")
+            return None
+        if num_symbols is not None:
+            return check_integer("num_symbols", num_symbols, 1)
+        if not is_concrete(self.x, self.lengths, self.mask):
+            raise ValueError("num_symbols: expected the number of symbols where x is traced; got None")
+        seen = np.asarray(self.x)[self.observed_on_host()]
+        return max(int(seen.max()), 0) + 1 if seen.size else 1
+
+    def observed_on_host(self) -> np.ndarray:
+        """Return which time steps are observed, neither padding nor masked, as NumPy: for concrete arrays only."""
+        shape = self.x.shape if self.is_symbolic else self.x.shape[:-1]
+        observed = np.ones(shape, bool) if self.mask is None else np.asarray(self.mask)
+        if self.lengths is None or not self.is_batched:
+            return observed
+        return observed & (np.arange(shape[1])[None, :] < np.asarray(self.lengths)[:, None])
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether observations are symbols."""
+        return bool(jnp.issubdtype(self.x.dtype, jnp.integer))
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the first axis is that of sequences."""
+        return self.x.ndim == (2 if self.is_symbolic else 3)
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return self.x.shape[0] if self.is_batched else 1 if self.lengths is None else self.lengths.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """Number of symbols, or of dimensions."""
+        return self.x.shape[-1] if self.num_symbols is None else self.num_symbols
+
+    @property
+    def dtype(self) -> Any:
+        """Floating type of the moments."""
+        return jnp.result_type(float) if self.is_symbolic else self.x.dtype
+
+
+def as_table(data: Any, **given: Any) -> Table:
+    """Return `data` if it is a table, else one of the array `data` and the fields in `given` (`mask`, …)."""
+    table = as_data(Table, data, given)
+    return Table(data, **given) if table is None else table
+
+
+def as_documents(data: Any, **given: Any) -> Documents:
+    """Return `data` if it is documents, else those of the array `data` and the fields in `given` (`num_words`, …)."""
+    documents = as_data(Documents, data, given)
+    return Documents(data, **given) if documents is None else documents
+
+
+def as_sequences(data: Any, **given: Any) -> Sequences:
+    """Return `data` if it is sequences, else those of the array `data` and the fields in `given` (`lengths`, …)."""
+    sequences = as_data(Sequences, data, given)
+    return Sequences(data, **given) if sequences is None else sequences

@@ -1,0 +1,99 @@
+"""What the models need of the moments beside the public names. Not for users: it may change without notice."""
+
+from latensor.moments._cross import average_sums, count_table, spread_view, table_moments, view_features
+from latensor.moments._cumulants import (
+    METHODS,
+    ContractedCumulants,
+    contract_cumulants,
+    second_cumulant,
+    second_cumulant_diagonal,
+    second_cumulant_operator,
+)
+from latensor.moments._data_type import Rows, check_row_weights
+from latensor.moments._dirichlet import correct_dirichlet, described, entry_features, raw_cross_moments, row_features
+from latensor.moments._documents import (
+    MIN_WORDS,
+    document_first_moment,
+    document_second_moment,
+    document_second_moment_operator,
+    project_words,
+    spread_words,
+)
+from latensor.moments._gamma_poisson import correct_gamma_poisson, gamma_poisson_cumulants
+from latensor.moments._gaussian import correct_gaussian
+from latensor.moments._moments import contract_third
+from latensor.moments._observed import Centred, centre, residuals, spread
+from latensor.moments._rows import average_weights
+from latensor.moments._sequences import (
+    WINDOW,
+    Observations,
+    Windows,
+    contract_windows,
+    count_distinct,
+    distinct_triples,
+    find_windows,
+    flatten_sequences,
+    observation_weights,
+    pair_product,
+    sequence_lengths,
+    window_table,
+    window_views,
+)
+from latensor.moments._variables import CATEGORICAL, REAL, SHARE, category_rows
+from latensor.moments.data import as_documents, as_sequences, as_table
+
+__all__ = [
+    "CATEGORICAL",
+    "METHODS",
+    "MIN_WORDS",
+    "REAL",
+    "SHARE",
+    "WINDOW",
+    "Centred",
+    "ContractedCumulants",
+    "Observations",
+    "Rows",
+    "Windows",
+    "as_documents",
+    "as_sequences",
+    "as_table",
+    "average_sums",
+    "average_weights",
+    "category_rows",
+    "centre",
+    "check_row_weights",
+    "contract_cumulants",
+    "contract_third",
+    "contract_windows",
+    "correct_dirichlet",
+    "correct_gamma_poisson",
+    "correct_gaussian",
+    "count_distinct",
+    "count_table",
+    "described",
+    "distinct_triples",
+    "document_first_moment",
+    "document_second_moment",
+    "document_second_moment_operator",
+    "entry_features",
+    "find_windows",
+    "flatten_sequences",
+    "gamma_poisson_cumulants",
+    "observation_weights",
+    "pair_product",
+    "project_words",
+    "raw_cross_moments",
+    "residuals",
+    "row_features",
+    "second_cumulant",
+    "second_cumulant_diagonal",
+    "second_cumulant_operator",
+    "sequence_lengths",
+    "spread",
+    "spread_view",
+    "spread_words",
+    "table_moments",
+    "view_features",
+    "window_table",
+    "window_views",
+]
