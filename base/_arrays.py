@@ -39,10 +39,16 @@ def divide(numerator: Any, denominator: Array, otherwise: Any = 0) -> Array:
     return jnp.where(denominator > 0, numerator / positive_or_one(denominator), otherwise)
 
 
+def float_type(dtype: Any) -> Any:
+    """Return the type itself if it is floating; the default one (float64 only under x64) for integers and 16 bits."""
+    keep = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize >= 4
+    return dtype if keep else jnp.result_type(float)
+
+
 def as_float(x: Num[Array, "..."]) -> Float[Array, "..."]:
-    """Return `x` in its own floating type; integers and 16-bit floats in the default one (float64 only under x64)."""
-    keep = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize >= 4
-    return x if keep else x.astype(jnp.result_type(float))
+    """Return `x` in its `float_type`."""
+    dtype = float_type(x.dtype)
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def as_int32(x: Integer[Array, "..."]) -> Int[Array, "..."]:

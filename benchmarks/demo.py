@@ -7,6 +7,7 @@ dimensions.
 Right: the means that the weighted fit of the first table finds, and those after EM.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,9 +51,7 @@ def run(options: Options) -> Report:
         table, seen, means = jnp.where(mask[0], x[0], jnp.nan), mask[0], truth[0]
         found, rows = {}, []
         for name in METHODS:
-            timing, result = measure(
-                lambda name=name: gaussian_mixture.fit(keys[0], table, COMPONENTS, mask=seen, missing=name)
-            )
+            timing, result = measure(partial(gaussian_mixture.fit, keys[0], table, COMPONENTS, mask=seen, missing=name))
             found[name] = result
             rows.append(
                 [name, *_errors(means, result.params.means), 1e3 * timing.warm, Status(int(result.status)).name]

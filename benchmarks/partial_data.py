@@ -22,7 +22,7 @@ from latensor.models import gamma_poisson, gaussian_mixture
 from latensor.models.gaussian_mixture import GaussianMixture
 from latensor.moments import Table, observation_rates
 
-METHODS = ("weighted", "full", "partial")
+METHODS: tuple[Any, ...] = ("weighted", "full", "partial")
 LOOKS = {"weighted": ("#c0392b", "o"), "full": (COLOURS["blue"], "s"), "partial": (COLOURS["green"], "^")}
 DIMENSIONS, COMPONENTS, COMPLETE = 10, 4, 6
 PATTERNS = ((0.1, 0.1, 0.1, 0.1), (0.05, 0.1, 0.2, 0.4), (0.1, 0.3, 0.6, 0.9), (0.8, 0.8, 0.9, 0.9))
@@ -117,7 +117,7 @@ def draw_counts(seed: int, topics: Float[Array, "trials d k"], num_samples: int)
     rng = np.random.default_rng([seed, num_samples])
     intensity = rng.exponential(100 / topics.shape[2], (topics.shape[0], num_samples, topics.shape[2]))
     means = np.matmul(intensity.astype(np.float32), np.swapaxes(np.asarray(topics), 1, 2))
-    return jnp.asarray(rng.poisson(means).astype(np.float32))
+    return jnp.asarray(np.asarray(rng.poisson(means), np.float32))
 
 
 def independent_masks(key: Array, rates: Float[Array, " d"], trials: int, num_samples: int) -> Bool[Array, "t n d"]:

@@ -108,7 +108,7 @@ def summary(name: str) -> str:
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Switch JAX to float64 for a while."""
-    before = jax.config.jax_enable_x64
+    before = jax.config.read("jax_enable_x64")
     jax.config.update("jax_enable_x64", True)
     try:
         yield

@@ -1,7 +1,6 @@
 """The parts of `latensor.decompose` that latensor's own models, benchmarks and tests need and users do not."""
 
 from latensor.decompose._anchors import anchor_capacity, check_anchors
-from latensor.decompose._cp import CP_METHODS
 from latensor.decompose._efficiency import (
     MarginalVariances,
     marginal_variances,
@@ -18,7 +17,6 @@ from latensor.decompose._status import status_if, worst
 from latensor.decompose._views import VIEW_METHODS
 
 __all__ = [
-    "CP_METHODS",
     "VIEW_METHODS",
     "EMResult",
     "Evaluation",

@@ -100,8 +100,9 @@ def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -
             entry = first(np.arange(len(sums)) == row, lambda v: ~np.isfinite(v))
             raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
     if counts and infinite.any():
-        row = int(np.flatnonzero(infinite)[0])
-        raise ValueError(f"x: expected counts whose sum is finite in {sums.dtype}; that of row {row} is not")
+        raise ValueError(
+            f"x: expected counts whose sum is finite in {sums.dtype}; that of row {np.flatnonzero(infinite)[0]} is not"
+        )
     if counts and np.any(smallest < 0):
         raise ValueError(f"x: expected counts ≥ 0; got {first(smallest < 0, lambda v: v < 0)}")
     if counts and np.any(fraction > 0):

@@ -10,6 +10,7 @@ all dimensions are `√s_h a_h = S (w∘W) v_h`: dimension i by regression on th
 row i of the unwhitened vector divided by `w_i`, and a dimension of weight zero needs no case of its own.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -124,7 +125,7 @@ def whiten_weighted(
     return Whitened(whitening, weigh * whitening.whitener)
 
 
-def covariance_product(data: Centred | None, moments: SecondMoments) -> jax.tree_util.Partial:
+def covariance_product(data: Centred | None, moments: SecondMoments) -> Callable[[Array], Array]:
     """Return the map `V ↦ C V` by products with the data."""
     if data is None:
         raise ValueError("second: expected dense moments where there are no data")

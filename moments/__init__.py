@@ -1,9 +1,9 @@
 """Moments of data: the first layer, which knows samples and nothing of factors.
 
-Data come as one argument: an array (complete rows of equal weight), or a data type, `Table`, `Documents` or
-`Sequences`, which also says what was observed and how much each row counts. So a bootstrap, a stream or a shard is a
-re-weighting. Every moment is a sum over rows. Dense forms return `(d, d)` and `(d, d, d)` arrays; `contract_…` forms
-never do.
+Every function takes its data as one argument: an array (complete rows of equal weight), or a data type (`Table`,
+`Documents`, `Sequences`), which also holds a mask of what was observed and one weight per row. Weights make a bootstrap
+a re-weighting of the same rows. Every moment is a sum over rows. Dense forms return `(d, d)` and `(d, d, d)` arrays;
+`contract_…` forms never do.
 """
 
 from latensor.moments._cross import CrossMoments, contract_cross_moments, cross_moments

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
-from latensor.base import as_float, as_int32, as_numbers, check_integer, divide, matmul
+from latensor.base import as_int32, as_numbers, check_integer, divide, float_type, matmul
 from latensor.moments._data_type import check_row_weights
 from latensor.moments._moments import check_directions
 from latensor.moments._rows import sum_over_rows
@@ -39,7 +39,7 @@ class CrossMoments(NamedTuple):
     second: tuple[Float[Array, "r1 r2"], Float[Array, "r1 r3"], Float[Array, "r2 r3"]]
     third: Float[Array, "r1 r2 r3"]
     num_unobserved: Int[Array, ""]
-    """Entries of `third` that no sample observes whole, where data are missing; else zero."""
+    """Entries of `third` that no sample fully observes, where data are missing; else zero."""
 
 
 def cross_sums(weights: Array, first: Array, second: Array, third: Array) -> Any:
@@ -84,9 +84,9 @@ def spread_view(view: Num[Array, "n ..."], values: Float[Array, "n r"], size: in
 
 
 def _dtype(views: tuple[Array, ...], row_weights: Array | None) -> jnp.dtype:
-    reals = [as_float(view).dtype for view in views if not is_categorical(view)]
+    reals = [float_type(view.dtype) for view in views if not is_categorical(view)]
     if row_weights is not None:
-        reals.append(as_float(row_weights).dtype)
+        reals.append(row_weights.dtype)
     return jnp.result_type(*reals) if reals else jnp.result_type(float)
 
 

@@ -48,7 +48,7 @@ class Cumulants(NamedTuple):
     second: Float[Array, "d d"]
     third: Float[Array, "d d d"]
     num_unobserved: Int[Array, ""]
-    """How many of the `d³` entries of `third` no row observes whole; they are zero."""
+    """How many of the `d³` entries of `third` no row fully observes; they are zero."""
 
 
 class ContractedCumulants(NamedTuple):
@@ -61,7 +61,7 @@ class ContractedCumulants(NamedTuple):
     third: Float[Array, "r r r"]
     """`K₃(W, W, W)`."""
     num_unobserved: Int[Array, ""]
-    """How many of the `d³` entries of `K₃` no row observes whole; −1 where they are not counted."""
+    """How many of the `d³` entries of `K₃` no row fully observes; −1 where they are not counted."""
 
 
 def _ratio(total: Array, seen: Array) -> tuple[Array, Int[Array, ""]]:
@@ -71,7 +71,7 @@ def _ratio(total: Array, seen: Array) -> tuple[Array, Int[Array, ""]]:
 
 @jax.jit
 def second_cumulant(data: Centred) -> tuple[Float[Array, "d d"], Int[Array, ""]]:
-    """Return the available-case covariance, dense, and how many of its entries no row observes whole: `O(n d²)`."""
+    """Return the available-case covariance, dense, and how many of its entries no row fully observes: `O(n d²)`."""
 
     def block_sum(rows: Table, weights: Array) -> tuple[Array, Array | None]:
         values = residuals(rows, data.mean)
@@ -183,7 +183,7 @@ def _contract_implicit(data: Centred, directions: Float[Array, "d r"]) -> Contra
 
 
 def _available_slab(data: Centred, start: Array | int, size: int) -> tuple[Float[Array, "b d d"], Int[Array, ""]]:
-    """Return `K₃[start : start + size]`, available-case, and how many of its entries no row observes whole."""
+    """Return `K₃[start : start + size]`, available-case, and how many of its entries no row fully observes."""
     d = data.mean.shape[0]
 
     def cubes(values: Array, weights: Array) -> Array:
@@ -236,6 +236,12 @@ def contract_cumulants(
     return _contract_available(data, directions, block)
 
 
+@partial(jax.jit, static_argnames=("method", "block"))
+def _contract_third(table: Table, directions: Array, method: str, block: int | None) -> Array:
+    # One jit, so that the contraction of the covariance, which nobody reads, is not computed.
+    return contract_cumulants(centre(table), directions, method, block).third
+
+
 def contract_third_cumulant(
     data: Table | ArrayLike,
     directions: Float[Array, "d r"],
@@ -256,7 +262,7 @@ def contract_third_cumulant(
 
     """
     table = as_table(data)
-    return contract_cumulants(centre(table), check_directions(directions, table.num_dimensions), method, block).third
+    return _contract_third(table, check_directions(directions, table.num_dimensions), method, block)
 
 
 @jax.jit
@@ -269,6 +275,6 @@ def _cumulants(table: Table) -> Cumulants:
 def cumulants(data: Table | ArrayLike) -> Cumulants:
     """Return mean, covariance and third central moment, dense, available-case where masked.
 
-    Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. Entries that no row observes whole are zero.
+    Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. Entries that no row fully observes are zero.
     """
     return _cumulants(as_table(data))

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import as_float, as_int32, divide, einsum
+from latensor.base import as_float, as_int32, divide, einsum, float_type
 from latensor.moments._cross import CrossMoments, cross_sums
 from latensor.moments._rows import average_weights, sum_over_rows
 from latensor.moments._variables import SHARE, Variables
@@ -56,7 +56,7 @@ def entry_features(
     entries: Num[Array, "n r"], columns: Int[Array, " r"], categories: Int[Array, " r"], variables: Variables
 ) -> Float[Array, "n r"]:
     """Return the values of stacked rows from the entries of their columns: indicators, numbers, parts of shares."""
-    dtype = as_float(entries).dtype
+    dtype = float_type(entries.dtype)
     # Wide enough for every category: 8-bit codes or 16-bit floats are not.
     codes = as_float(entries) if jnp.issubdtype(entries.dtype, jnp.floating) else as_int32(entries)
     values = (codes == categories[None, :].astype(codes.dtype)).astype(dtype)
@@ -146,9 +146,9 @@ def dirichlet_cross_moments(
     if not isinstance(data, Table):
         raise ValueError(f"data: expected a latensor.moments.Table with variables; got {type(data).__name__}")
     last = described(data).num_variables - 1
-    named = [j for mode in modes for j in mode]
-    if len(modes) != 3 or not all(modes):
+    if len(modes) != 3 or not all(isinstance(mode, tuple | list) and mode for mode in modes):
         raise ValueError(f"modes: expected three tuples of columns, none of them empty; got {modes!r}")
+    named = [j for mode in modes for j in mode]
     if len(set(named)) != len(named):
         raise ValueError(f"modes: expected no variable twice; got {sorted({j for j in named if named.count(j) > 1})}")
     if min(named) < 0 or max(named) > last:

@@ -7,15 +7,15 @@ A document with word counts `c (d,)` and length `L = Σ c` gives unbiased one-do
     third:  (c⊗c⊗c − sym(diag(c)⊗c) + 2 diag₃(c)) / (L(L−1)(L−2))
 
 which are averaged over documents. Under a mixture with word probabilities `B (d, k)` and weights `π` they estimate
-`Bπ`, `B diag(π) Bᵀ` and `Σ π_h b_h⊗b_h⊗b_h`. The subtracted terms remove a word paired with itself; without them
-`E[c cᵀ]` has a diagonal of its own and no low rank.
+`Bπ`, `B diag(π) Bᵀ` and `Σ π_h b_h⊗b_h⊗b_h`. The subtracted terms remove pairs of a word with itself; they would add a
+diagonal to `E[c cᵀ]`, which then has full rank.
 
 Documents come as counts `(n, d)`, or as word ids `(n, L)` with `num_words = d`; an id below zero is padding, so that
 documents of different lengths fit one array. A document with fewer than three words has no triple and is left out of
 all three averages.
 
-Everything rests on two linear maps, `project_words` (`c ↦ cᵀV` for every document) and `spread_words` (its adjoint),
-so that the formulas are written once for both kinds of input.
+Both forms of input share the formulas, which use only two linear maps: `project_words` (`c ↦ cᵀV` for every document)
+and `spread_words`, its adjoint.
 """
 
 from collections.abc import Callable

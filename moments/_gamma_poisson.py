@@ -1,7 +1,7 @@
 """Moments of the Gamma-Poisson model (discrete ICA), from cumulants.
 
-A Poisson count adds its mean to its own second and third cumulant; without that, with `s_h` the variance and `t_h` the
-third cumulant of the intensity `α_h`,
+A Poisson count adds its mean to its own second and third cumulants. With that removed, and with `s_h` the variance and
+`t_h` the third cumulant of the intensity `α_h`,
 
     S = C − diag(μ) = Σ_h s_h a_h a_hᵀ,
     T_ijl = K₃_ijl + 2 δ_ijl μ_i − δ_jl C_ij − δ_il C_ij − δ_ij C_il = Σ_h t_h (a_h⊗a_h⊗a_h)_ijl.

@@ -2,7 +2,7 @@
 
 With `Γ = C − σ²I`: `S = Γ + μμᵀ = Σ_h π_h a_h a_hᵀ` and `T = K₃ + sym(Γ⊗μ) + μ⊗μ⊗μ = Σ_h π_h a_h⊗a_h⊗a_h`. This equals
 the raw-moment form (Hsu and Kakade 2013; Gottesman et al., eq. 7–8) and is far less noisy under inverse propensities,
-since large means never meet the weights.
+which multiply centred values, not large means.
 """
 
 from functools import partial

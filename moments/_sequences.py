@@ -51,7 +51,7 @@ class Windows(NamedTuple):
 
     x: Num[Array, "N ..."]
     weights: Float[Array, " windows"]
-    """That of the sequence; zero where a window is not within one sequence, or not observed whole."""
+    """That of the sequence; zero where a window is not within one sequence, or not fully observed."""
 
 
 def sequence_lengths(sequences: Sequences) -> Int[Array, " S"]:

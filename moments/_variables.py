@@ -1,7 +1,7 @@
 """Tables whose columns are variables of different kinds, described once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +13,15 @@ CATEGORICAL, REAL, SHARE = "categorical", "real", "share"
 class Variables(NamedTuple):
     """What the columns of a table are. Hashable, so that it can be a static argument.
 
-    Stacked over variables, a parameter has one row for each category of a categorical variable and one row for a real
-    one; `offsets[j]` is the first row of variable `j`.
+    Stacked over variables, a parameter has one row per category of a categorical variable and one row for a real
+    variable; `offsets[j]` is the first row of variable `j`.
     """
 
     kinds: tuple[str, ...]
-    """`"categorical"`, whose entries are codes `0, 1, …`; `"real"`; or `"share"`, a number `y` that enters as the pair
-    `(1 − y, y)`, so that it adds up to one like the indicator of a category."""
+    """`"categorical"`, with codes `0, 1, …` as entries; `"real"`; or `"share"`, a number `y` that enters as the pair
+    `(1 − y, y)`, which sums to one like the indicator of a category."""
     sizes: tuple[int, ...]
-    """Number of rows: of categories; 1 for a real variable; 2 for a share."""
+    """Number of rows: the number of categories; 1 for a real variable; 2 for a share."""
 
     @property
     def num_variables(self) -> int:
@@ -30,7 +30,7 @@ class Variables(NamedTuple):
 
     @property
     def offsets(self) -> np.ndarray:
-        """First row of each variable, and at the end the number of all rows."""
+        """First row of each variable, followed by the number of all rows."""
         return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int32)
 
     @property
@@ -55,13 +55,27 @@ class Variables(NamedTuple):
 
     @property
     def row_categories(self) -> np.ndarray:
-        """The category that each row stands for; 0 for a real variable."""
+        """The category of each row; 0 for a real variable."""
         return (np.arange(self.num_rows) - np.repeat(self.offsets[:-1], self.sizes)).astype(np.int32)
 
     def rows_of(self, columns: Sequence[int]) -> np.ndarray:
         """Return the stacked rows of some variables."""
         offsets = self.offsets
         return np.concatenate([np.arange(offsets[j], offsets[j + 1], dtype=np.int32) for j in columns])
+
+
+def check_variables(variables: Any) -> Variables:
+    """Return a valid description of variables, of tuples, so that it is hashable."""
+    expected = "variables: expected a latensor.moments.Variables(kinds, sizes), one of each per variable"
+    if not isinstance(variables, Variables) or len(variables.kinds) != len(variables.sizes):
+        raise ValueError(f"{expected}; got {variables!r}")
+    for j, (kind, size) in enumerate(zip(variables.kinds, variables.sizes, strict=True)):
+        if kind not in (CATEGORICAL, REAL, SHARE):
+            raise ValueError(f"variables.kinds: expected 'categorical', 'real' or 'share'; variable {j} is {kind!r}")
+        rows = {REAL: 1, SHARE: 2}.get(kind, max(size, 1))
+        if size != rows:
+            raise ValueError(f"variables.sizes: expected {rows} for a {kind} variable; variable {j} has {size}")
+    return Variables(tuple(variables.kinds), tuple(int(size) for size in variables.sizes))
 
 
 def categorical_variables(num_variables: int, size: int) -> Variables:

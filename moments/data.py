@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import as_float, as_numbers, check_integer, check_mask, check_matrix, is_concrete
+from latensor.base import as_float, as_numbers, check_integer, check_mask, check_matrix, float_type, is_concrete
 from latensor.moments._data_type import (
     Rows,
     as_data,
@@ -23,7 +23,7 @@ from latensor.moments._data_type import (
     check_symbols,
     register_data_type,
 )
-from latensor.moments._variables import Variables
+from latensor.moments._variables import Variables, check_variables
 
 
 @register_data_type
@@ -52,8 +52,7 @@ class Table(Rows):
         variables: Variables | None = None,
     ) -> None:
         array = check_matrix("x", x, "numbers (samples, dimensions)")
-        if variables is not None and not isinstance(variables, Variables):
-            raise ValueError(f"variables: expected a latensor.moments.Variables; got {type(variables).__name__}")
+        variables = None if variables is None else check_variables(variables)
         if variables is not None and variables.num_variables != array.shape[1]:
             raise ValueError(f"x: expected {variables.num_variables} columns, as in variables; got {array.shape[1]}")
         self._set(
@@ -76,7 +75,7 @@ class Table(Rows):
     @property
     def dtype(self) -> Any:
         """Floating type of the moments."""
-        return as_float(self.x).dtype
+        return float_type(self.x.dtype)
 
 
 @register_data_type
@@ -117,7 +116,7 @@ class Documents(Rows):
     @property
     def dtype(self) -> Any:
         """Floating type of the moments."""
-        return as_float(self.x).dtype if self.num_words is None else jnp.result_type(float)
+        return float_type(self.x.dtype) if self.num_words is None else jnp.result_type(float)
 
 
 @register_data_type

@@ -1,4 +1,4 @@
-"""What the models need of the moments beside the public names. Not for users: it may change without notice."""
+"""Names of this layer that our models need beside the public ones. Not for users: they may change without notice."""
 
 from latensor.moments._cross import average_sums, count_table, spread_view, table_moments, view_features
 from latensor.moments._cumulants import (

@@ -6,6 +6,7 @@ at least as often as the smallest angle at every noise level, and no result that
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ _VARIABLES, _CATEGORIES, _COMPONENTS = 6, 4, 8
 
 
 @partial(jax.jit, static_argnames=("method", "trials"))
-def _succeed(key: Array, noise: Array, method: str, trials: int) -> tuple[Array, Array, Array]:
+def _succeed(key: Array, noise: Array, method: Any, trials: int) -> tuple[Array, Array, Array]:
     """Return how often the order was found, was flagged, and was no permutation without a flag."""
 
     def one(key: Array) -> tuple[Array, Array, Array]:

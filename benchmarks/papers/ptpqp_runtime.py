@@ -124,15 +124,15 @@ def run(options: Options) -> Report:
     if not options.quick:
         rng = np.random.default_rng([3, 8])
         tables = draw_tables(rng, 4 * p, 8)
-        x = jnp.asarray(draw_samples(rng, tables, n))
+        more = jnp.asarray(draw_samples(rng, tables, n))
         for parts_now in (30, 40, 50, 100, 200):
-            timing, fit = measure(partial(_fit, x[:, :p], 8, parts_now, 0), repeats=3)
+            timing, fit = measure(partial(_fit, more[:, :p], 8, parts_now, 0), repeats=3)
             error = float(matched_rmse(jnp.asarray(tables[: p * CATEGORIES]), fit.params.tables))
             compiling = timing.first - timing.warm
             rows.append(["fit, not polished", p, 8, parts_now, timing.warm, compiling, int(fit.num_iters), error])
         growth = {}
         for size in (p, 2 * p, 4 * p):
-            timing, fit = measure(partial(_fit, x[:, :size], 8, parts * size // p, 1), repeats=3)
+            timing, fit = measure(partial(_fit, more[:, :size], 8, parts * size // p, 1), repeats=3)
             growth[size] = timing.warm
             error = float(matched_rmse(jnp.asarray(tables[: size * CATEGORIES]), fit.params.tables))
             compiling = timing.first - timing.warm

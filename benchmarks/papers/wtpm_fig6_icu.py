@@ -10,6 +10,7 @@ import csv
 import gzip
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,7 @@ def _table(options: Options) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames="third")
-def _held_out(key: Array, x: Array, mask: Array, train: Array, complete: Array, third: str) -> Array:
+def _held_out(key: Array, x: Array, mask: Array, train: Array, complete: Array, third: Any) -> Array:
     """Return the mean held-out log-likelihood of the three methods for one split."""
     table = Table(x, mask, train)
     rates = observation_rates(table)
@@ -69,9 +70,7 @@ def _held_out(key: Array, x: Array, mask: Array, train: Array, complete: Array, 
     seen = mask & complete[None, :]
 
     def score(weights: Array) -> Array:
-        fit = gaussian_mixture.fit(
-            key, table, _COMPONENTS, weights=weights, third=third, complete_rate=_COMPLETE_RATE
-        )
+        fit = gaussian_mixture.fit(key, table, _COMPONENTS, weights=weights, third=third, complete_rate=_COMPLETE_RATE)
         values = gaussian_mixture.log_likelihood(fit.params, x, mask=seen)
         return jnp.sum((1 - train) * values) / jnp.sum(1 - train)
 

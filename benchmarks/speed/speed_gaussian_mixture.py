@@ -57,5 +57,5 @@ def run(options: Options) -> Report:
         Claim("fit and refine: at least 15 times faster", f"{speed[1]:.0f} times", bool(speed[1] >= 15)),
         Claim("fit and refine: mean RMSE at most 1.01 times", f"{worse[1]:.4f} times", bool(worse[1] <= 1.01)),
     ]
-    data = {"seconds": times, "rmse": errors, "compile_seconds": compile_times[0]}
-    return Report(["", "ms", "times faster", "mean RMSE", "of scikit-learn's"], rows, claims, data)
+    record = {"seconds": times, "rmse": errors, "compile_seconds": compile_times[0]}
+    return Report(["", "ms", "times faster", "mean RMSE", "of scikit-learn's"], rows, claims, record)

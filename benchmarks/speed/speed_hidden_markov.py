@@ -13,6 +13,7 @@ linearly with the tokens.
 """
 
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def _many_symbols(options: Options) -> tuple[list[list[object]], list[Claim]]:
     rows: list[list[object]] = []
     seconds = []
     for n in tqdm(sizes, desc="many symbols"):
-        timing, fit = measure(lambda n=n: hidden_markov.fit(jax.random.key(8), x[:n], k, num_symbols=d), 1)
+        timing, fit = measure(partial(hidden_markov.fit, jax.random.key(8), x[:n], k, num_symbols=d), 1)
         seconds.append(timing.warm)
         error = float(matched_rmse(model.emission, fit.params.emission))
         status = Status(int(fit.status)).name
@@ -81,8 +82,8 @@ def run(options: Options) -> Report:
         truth = _draw(np.random.default_rng([20, seed]), k, d)
         x = hidden_markov.sample(jax.random.key(seed), truth, 1, length=n).x[0]
         key = jax.random.key(100 + seed)
-        timing, fit = measure(lambda x=x, key=key: hidden_markov.fit(key, x, k, num_symbols=d), 5)
-        after, best = measure(lambda x=x, fit=fit: hidden_markov.refine(fit.params, x), 3)
+        timing, fit = measure(partial(hidden_markov.fit, key, x, k, num_symbols=d), 5)
+        after, best = measure(partial(hidden_markov.refine, fit.params, x), 3)
         column = np.asarray(x)[:, None]
         peer = CategoricalHMM(n_components=k, n_iter=iterations, random_state=seed)
         start = time.perf_counter()

@@ -8,6 +8,10 @@ The same work for us is `restart_iters = max_iters = 3 n_iteration` with the tol
 comes on top. The last columns show what our default, which stops at a tolerance, makes of it.
 """
 
+import itertools
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +31,7 @@ def _tensor(size: int) -> tuple[np.ndarray, np.ndarray]:
     vectors, _ = np.linalg.qr(rng.normal(size=(size, size)))
     values = rng.uniform(1, 5, size)
     noise = rng.normal(size=(size, size, size)) * _NOISE
-    noise = sum(noise.transpose(order) for order in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+    noise = np.sum([noise.transpose(order) for order in itertools.permutations(range(3))], axis=0)
     tensor = np.einsum("h,ih,jh,lh->ijl", values, vectors, vectors, vectors) + noise
     return tensor.astype(np.float32), vectors.astype(np.float32)
 
@@ -46,14 +50,12 @@ def run(options: Options) -> Report:
         truth = jnp.asarray(vectors)
         key = jax.random.key(0)
 
-        def same_work(tensor=on_device, size=size, key=key):
-            # No change is below a negative tolerance: every step is taken.
-            return power_method(key, tensor, size, _RESTARTS, tol=-1.0, max_iters=_STEPS, restart_iters=_STEPS)
+        # No change is below a negative tolerance: every step is taken.
+        limits: dict[str, Any] = {"tol": -1.0, "max_iters": _STEPS, "restart_iters": _STEPS}
+        same_work = partial(power_method, key, on_device, size, _RESTARTS, **limits)
+        ours = partial(power_method, key, on_device, size, _RESTARTS)
 
-        def ours(tensor=on_device, size=size, key=key):
-            return power_method(key, tensor, size, _RESTARTS)
-
-        def theirs(tensor=tensor, size=size):
+        def theirs(tensor: np.ndarray = tensor, size: int = size) -> Any:
             np.random.seed(0)  # noqa: NPY002  (tensorly draws from the global generator)
             return symmetric_parafac_power_iteration(tensor, size, n_repeat=_RESTARTS, n_iteration=_ITERATIONS)
 

@@ -76,7 +76,8 @@ def _judge(params: HiddenMarkov, part: _Part, k: int) -> tuple[float, float, flo
     table = np.zeros((k, k))
     np.add.at(table, (states, part.tags), 1)
     rows, columns = linear_sum_assignment(-table)
-    likelihood = float(np.sum(np.asarray(hidden_markov.log_likelihood(params, part.words, lengths=part.lengths), float)))
+    values = hidden_markov.log_likelihood(params, part.words, lengths=part.lengths)
+    likelihood = float(np.sum(np.asarray(values, float)))
     number = len(part.words)
     return table.max(axis=1).sum() / number, table[rows, columns].sum() / number, float(np.exp(-likelihood / number))
 

@@ -70,10 +70,10 @@ def run(options: Options) -> Report:
     gains = np.zeros((len(sizes), trials))
     for i, n in enumerate(tqdm(sizes, desc="lengths")):
         part = x[:, :n]
-        plain_time, plain = measure(lambda part=part: _fit(keys, part, False), 1)
-        fit_time, fit = measure(lambda part=part: _fit(keys, part, True), 1)
-        refine_time, refined = measure(lambda part=part, fit=fit: _refine(fit, part), 1)
-        random_time, random = measure(lambda part=part: _from_random(starts, part), 1)
+        plain_time, plain = measure(partial(_fit, keys, part, False), 1)
+        fit_time, fit = measure(partial(_fit, keys, part, True), 1)
+        refine_time, refined = measure(partial(_refine, fit, part), 1)
+        random_time, random = measure(partial(_from_random, starts, part), 1)
         times = (plain_time.warm, fit_time.warm, fit_time.warm + refine_time.warm, random_time.warm)
         gains[i] = np.asarray(refined.log_likelihood - random.log_likelihood)
         for m, params in enumerate((plain, fit, refined.params, random.params)):

@@ -41,14 +41,14 @@ def _latent_class(key: Array, x: Array, k: int) -> tuple[Array, Array]:
     """Return weights and probabilities of yes, by EM from the best of several random starts."""
 
     def step(_: Any, params: tuple[Array, Array]) -> tuple[Array, Array]:
-        classes = jax.nn.softmax(_log_joint(*params, x), axis=1)
+        classes = jax.nn.softmax(_log_joint(params[0], params[1], x), axis=1)
         total = jnp.sum(classes, axis=0)
         return total / x.shape[0], (x.T @ classes + 0.1) / (total + 0.2)[None, :]
 
     def run(key: Array) -> tuple[Any, Array]:
         start = (jnp.full(k, 1 / k), jax.random.uniform(key, (_ITEMS, k), minval=0.2, maxval=0.8))
         params = lax.fori_loop(0, _STEPS, step, start)
-        return params, jnp.mean(jax.nn.logsumexp(_log_joint(*params, x), axis=1))
+        return params, jnp.mean(jax.nn.logsumexp(_log_joint(params[0], params[1], x), axis=1))
 
     params, values = jax.vmap(run)(jax.random.split(key, _STARTS))
     return jax.tree.map(lambda leaf: leaf[jnp.argmax(values)], params)

@@ -39,9 +39,7 @@ def run(options: Options) -> Report:
     key = jax.random.key(9)
     fit = mixed_membership.fit(key, np.maximum(x, 0), _COMPONENTS, variables=variables, mask=mask)
     refined = mixed_membership.refine(fit.params, np.maximum(x, 0), variables=variables, mask=mask)
-    members = np.asarray(
-        mixed_membership.posterior(refined.params, np.maximum(x, 0), variables=variables, mask=mask)
-    )
+    members = np.asarray(mixed_membership.posterior(refined.params, np.maximum(x, 0), variables=variables, mask=mask))
     main = members.argmax(axis=1)
     table = np.array([[np.sum((main == h) & (labels == c)) for c in range(3)] for h in range(_COMPONENTS)])
     purity = table.max(axis=1).sum() / len(labels)

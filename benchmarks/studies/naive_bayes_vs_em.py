@@ -96,7 +96,7 @@ def run(options: Options) -> Report:
             keys = jax.random.split(key_fit, trials)
             for name, method in _METHODS.items():
                 batched = jax.jit(jax.vmap(method))
-                timing, params = measure(lambda f=batched, a=(keys, truth, x): f(*a), 1)
+                timing, params = measure(partial(batched, keys, truth, x), 1)
                 errors, values = score(truth, params, x)
                 results[name].append(
                     {

@@ -195,7 +195,7 @@ def _estimate_space(
     return Prepared(dimensions, correction, is_positive, space)
 
 
-_prepare = small_jit(_estimate_space, static_argnames="options")
+_prepare = small_jit(static_argnames="options")(_estimate_space)
 _prepare_implicit = jax.jit(_estimate_space, static_argnames="options")
 
 

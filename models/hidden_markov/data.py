@@ -13,7 +13,10 @@ from latensor.moments.internal import WINDOW, Rows, as_sequences
 
 
 def check_values(sequences: Sequences) -> Sequences:
-    """Return sequences whose observed values are valid: symbols in range, or finite numbers. Traced ones pass."""
+    """Return sequences whose observed values are valid: symbols in range, or finite numbers. Traced ones pass.
+
+    A mask that hides nothing is dropped: the result is then exactly that without a mask.
+    """
     if not is_concrete(sequences.x, sequences.lengths, sequences.mask):
         return sequences
     values, observed = np.asarray(sequences.x), sequences.observed_on_host()
@@ -30,6 +33,8 @@ def check_values(sequences: Sequences) -> Sequences:
     else:
         check(values >= 0, "symbols ≥ 0")
         check(values < sequences.num_symbols, f"symbols below num_symbols = {sequences.num_symbols}")
+    if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
+        return sequences._replace(mask=None)
     return sequences
 
 

@@ -44,7 +44,7 @@ __all__ = ["Diagnostics", "fit", "fit_moments"]
 
 # Tables with up to this many entries are always dense; larger ones if the data are half as large, up to the second.
 _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
-# EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it would be slower by a fifth.
+# EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
 
 
@@ -99,7 +99,7 @@ def fit(
     """
     key = check_key(key)
     sequences = as_sequences(x, lengths=lengths, mask=mask, num_symbols=num_symbols, row_weights=row_weights)
-    check_values(sequences)
+    sequences = check_values(sequences)
     if sequences.num_symbols is None:
         limit = (2 * sequences.num_features + 1, " (twice the dimensions plus one)")
     else:

@@ -129,7 +129,7 @@ def pair_basis(key: Array, windows: Windows, scale: Float[Array, " d"], rank: in
 
     Those of `M Mᵀ + MᵀM` for the scaled `M = M₁₂`; both have the columns of `O`.
     """
-    windows = windows._replace(weights=windows.weights / jnp.sum(windows.weights))
+    windows = windows._replace(weights=divide(windows.weights, jnp.sum(windows.weights)))
 
     def product(vectors: Array, shift: int) -> Array:
         return scale[:, None] * pair_product(windows, scale[:, None] * vectors, shift)

@@ -38,7 +38,7 @@ def _project_symbols(key: Array, windows: Windows, num_symbols: int, options: Op
         return spread_view(x, weights[:, None], num_symbols)[:, 0]
 
     weights = windows.weights
-    usual = sum_over_rows(count, windows.x[1:-1], weights, floats_per_row=0) / jnp.sum(weights)
+    usual = divide(sum_over_rows(count, windows.x[1:-1], weights, floats_per_row=0), jnp.sum(weights))
     units = jnp.sqrt(usual)
     scale = divide(1, units)
     basis = pair_basis(key_basis, windows, scale, options.num_components)

@@ -4,6 +4,7 @@ Vectors are standardized and joined by their squares and a constant: states with
 and `d` dimensions can tell `2d + 1` states apart.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -124,6 +125,9 @@ def _vector_transitions(
     mean, scale = scales
     features = windows._replace(x=_features(windows.x, weights, scales))
     centre, square = _regress(features, projected.basis, conditionals, mean.shape[0])
+    # No observation among N, and so no mean of some, is farther than √N standard deviations from the mean of all.
+    farthest = math.sqrt(windows.x.shape[0])
+    centre = jnp.clip(centre, -farthest, farthest)
     variance = jnp.clip(square - centre * centre, _LEAST_SHARE, _MOST_SHARE)
     means, variances = mean[:, None] + scale[:, None] * centre, scale[:, None] ** 2 * variance
     gap = None

@@ -66,8 +66,9 @@ def settle_anchors(chosen: Int[Array, "3 q"], options: Options) -> Options:
 def divide_variables(chosen: Int[Array, "3 q"] | None, options: Options) -> Division:
     """Return the partitions, with the anchors `chosen` or those of the options."""
     anchors: Any = options.anchors if chosen is None else chosen
-    if is_concrete(anchors):  # then all of it happens in NumPy
-        anchors = [np.asarray(group, np.int32) for group in (anchors if chosen is None else np.asarray(anchors))]
+    if chosen is not None and is_concrete(chosen):  # then all of it happens in NumPy
+        anchors = np.asarray(chosen).tolist()
     number = count_partitions(options, sum(len(group) for group in anchors))
     partitions = partition_variables(options.shares.sizes, number, anchors)
-    return Division((anchors[0], anchors[1], anchors[2]), partitions)
+    a, b, c = (np.asarray(group, np.int32) if isinstance(group, list | tuple) else group for group in anchors)
+    return Division((a, b, c), partitions)

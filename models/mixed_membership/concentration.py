@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, small_jit
@@ -26,7 +27,7 @@ _NUM_ROWS, _NUM_DRAWS = 256, 100
 class Total(NamedTuple):
     """The estimated total concentration."""
 
-    value: Float[Array, ""] | np.ndarray | np.floating
+    value: ArrayLike
     at_limit: Bool[Array, ""] | np.bool_ | None
     """Whether the best one is at either end of the grid; `None` where it was given."""
 

@@ -8,6 +8,7 @@ from latensor.base import (
     as_int32,
     divide,
     einsum,
+    float_type,
     machine_epsilon,
     matmul,
     positive_or_one,
@@ -93,6 +94,7 @@ def test_floats_keep_their_type_and_others_become_the_default(precision):
     assert as_float(jnp.ones(2, precision)).dtype == precision
     x = jnp.ones(2)
     assert as_float(x) is x
+    assert [float_type(dtype) for dtype in ("float32", jnp.int32, jnp.float16)] == ["float32", precision, precision]
 
 
 def test_integers_become_32_bits_without_wrapping_around(float64):

@@ -91,7 +91,7 @@ def distinct_columns(seed: int, d: int, k: int) -> np.ndarray:
     """Return probability columns `(d, k)` that are far from each other."""
     columns = np.random.default_rng(seed).dirichlet(np.full(d, 2.0), k).T
     for h in range(k):
-        columns[h % d, h] += 0.8
+        columns[h % d, h] += 2.0
     return columns / columns.sum(axis=0)
 
 

@@ -225,11 +225,8 @@ def test_dependent_missingness_is_warned_of(partial_table):
     mask = table.mask & ((jnp.arange(D) < 10)[None, :] | together)
     dependent = Table(table.x, mask)
     for options in ({}, {"second": "implicit", "third": "available"}):
-        with pytest.warns(
-            DependentMissingnessWarning, match='are observed together in .* Use third="available"'
-        ) as seen:
+        with pytest.warns(DependentMissingnessWarning, match='are observed together in .* Use third="available"'):
             gaussian_mixture.fit(jax.random.key(0), dependent, K, **options)
-        assert [warning.filename for warning in seen] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gaussian_mixture.fit(jax.random.key(0), dependent, K, third="available")

@@ -9,7 +9,7 @@ import pytest
 from latensor.decompose import Status
 from latensor.models import hidden_markov
 from latensor.models.hidden_markov import HiddenMarkov
-from tests.helpers import best_order, largest, lowers
+from tests.helpers import best_order, largest
 
 KEY = jax.random.key(0)
 # Nearly all tests share these shapes, so that a fit compiles once.
@@ -477,7 +477,7 @@ def test_a_step_of_baum_welch_against_enumeration(real, float64):
 
 @pytest.mark.parametrize("real", [False, True])
 def test_refining_never_makes_the_data_less_likely(real, precision):
-    parts, x = small(real)
+    _, x = small(real)
     for row_weights in (np.ones(6), np.array([1.0, 0.5, 0.0, 0.25, 1.0, 1.0])):
         values = []
         for steps in (0, 2, 4, 10, 30, 100):

@@ -98,7 +98,7 @@ def test_sequences_to_a_model(verb):
             {"x": changed(REALS, (2, 3, 1), np.nan), "mask": np.ones((5, 8), bool)},
             r"x: .* observed; got nan at x\[2, 3, 1\]",
         ),
-        ({"mask": np.ones((5, 8, 2), bool)}, r"mask: expected the shape of x without its dimensions, \(5, 8\)"),
+        ({"mask": np.ones((5, 8, 2), bool)}, r"mask: expected the shape of x without its last axis, \(5, 8\)"),
         ({"x": REALS[:, :2]}, r"x: expected sequences of at least 3 observations.*; got 5, all of them shorter"),
     ],
 )
@@ -166,7 +166,7 @@ def test_under_a_trace_the_number_of_symbols_must_be_given():
 
 
 def test_concrete_data_inside_a_trace_are_checked():
-    with pytest.raises(ValueError, match=r"x: expected symbols below 4"):
+    with pytest.raises(ValueError, match=r"x: expected symbols below num_symbols = 4; got 7"):
         jax.jit(lambda params: hidden_markov.log_likelihood(params, X + 4))(PARAMS)
 
 

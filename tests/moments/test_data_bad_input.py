@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from latensor.moments import Documents, Sequences, Table, categorical_variables
+from latensor.moments import Documents, Sequences, Table, Variables, categorical_variables
 from latensor.moments.internal import as_documents, as_sequences, as_table
 
 X = np.arange(12.0).reshape(4, 3)
@@ -32,7 +32,22 @@ TABLES = {
     "row_weights: expected finite numbers; got nan": lambda: Table(X, None, WEIGHTS * np.nan),
     "row_weights: expected finite numbers; got inf": lambda: Table(X, None, WEIGHTS + np.inf),
     "x: expected 2 columns, as in variables; got 3": lambda: Table(X, variables=categorical_variables(2, 12)),
-    "variables: expected a latensor.moments.Variables; got tuple": lambda: Table(X, variables=("real",) * 3),
+    "variables: expected a latensor.moments.Variables(kinds, sizes)": lambda: Table(X, variables=("real",) * 3),
+    "one of each per variable; got Variables(kinds=('real',), sizes=(1, 1, 1))": lambda: Table(
+        X, variables=Variables(("real",), (1, 1, 1))
+    ),
+    "variables.kinds: expected 'categorical', 'real' or 'share'; variable 2 is 'ordinal'": lambda: Table(
+        X, variables=Variables(("real", "real", "ordinal"), (1, 1, 3))
+    ),
+    "variables.sizes: expected 1 for a real variable; variable 1 has 3": lambda: Table(
+        X, variables=Variables(("share", "real", "categorical"), (2, 3, 3))
+    ),
+    "variables.sizes: expected 2 for a share variable; variable 0 has 1": lambda: Table(
+        X, variables=Variables(("share", "real", "categorical"), (1, 1, 3))
+    ),
+    "variables.sizes: expected 1 for a categorical variable; variable 2 has 0": lambda: Table(
+        X, variables=Variables(("share", "real", "categorical"), (2, 1, 0))
+    ),
 }
 DOCUMENTS = {
     "x: expected counts (documents, words), two axes; got 1, shape (3,)": lambda: Documents(X[0]),

@@ -164,6 +164,7 @@ def test_bad_modes_are_named(no_type_checks):
         (((0,), (1,), (0,)), r"modes: expected no variable twice; got \[0\]"),
         (((0,), (1,), (6,)), r"modes: expected columns from 0 to 5"),
         (((0,), (1,), ()), r"modes: expected three tuples of columns"),
+        ((0, 1, 2), r"modes: expected three tuples of columns"),
     ):
         with pytest.raises(ValueError, match=message):
             dirichlet_cross_moments(table, modes, 0.7)

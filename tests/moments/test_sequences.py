@@ -237,6 +237,16 @@ def test_vmap_over_weights_is_a_loop(float64):
             agree(parts_of(jax.tree.map(lambda part, at=lane: part[at], batch)), expected, 1e-14)
 
 
+def test_vmap_over_sequences_is_a_loop(float64):
+    both = [
+        sequences_of(draw(seed), True, weights=np.random.default_rng(seed).random(len(LENGTHS))) for seed in (18, 19)
+    ]
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *both)
+    found = jax.vmap(sequence_moments)(batch)
+    for lane, sequences in enumerate(both):
+        agree(jax.tree.map(lambda part, at=lane: part[at], found), sequence_moments(sequences), 1e-15)
+
+
 def test_lowers_for_accelerators():
     def everything(sequences):
         windows, vectors = find_windows(sequences), jnp.eye(SYMBOLS)
