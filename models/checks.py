@@ -1,5 +1,6 @@
 """Checks of parameters, and of observed values, that several models need; see `latensor.base` for the general ones."""
 
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -67,12 +68,13 @@ def check_reals(name: str, value: Any, num_axes: int, *, positive: bool = False)
     return array
 
 
-@jax.jit
-def _row_summary(x: Array, mask: Array | None) -> tuple[Array, Array, Array]:
-    """Return each row's sum, its minimum, and how far it is from whole numbers; observed entries only. One pass."""
+@partial(jax.jit, static_argnames="counts")
+def _row_summary(x: Array, mask: Array | None, counts: bool) -> tuple[Array, ...]:
+    """Return each row's sum over observed entries; of `counts` also its minimum and its distance from whole numbers."""
     x = as_float(x)
     x = x if mask is None else jnp.where(mask, x, 0)
-    return jnp.sum(x, axis=1), jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)
+    sums = jnp.sum(x, axis=1)
+    return (sums, jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)) if counts else (sums,)
 
 
 def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -> np.ndarray | None:
@@ -84,28 +86,33 @@ def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -
         return None
     # Concrete data may be closed over by a function that is being traced: look at them now, not in the trace.
     with jax.ensure_compile_time_eval():
-        sums, smallest, fraction = (np.asarray(part) for part in _row_summary(x, mask))
+        sums, *more = (np.asarray(part) for part in _row_summary(x, mask, counts))
+
+    # A sum that is not finite may also be that of large numbers.
+    rows = np.flatnonzero(~np.isfinite(sums))
+    if rows.size:
+        values = np.asarray(x)[rows]
+        bad = ~np.isfinite(values if mask is None else np.where(np.asarray(mask)[rows], values, 0))
+        if bad.any():
+            kind = "counts" if counts else "numbers"
+            hint = "" if mask is not None else " (pass mask=isfinite(x) if it is missing)"
+            row, column = np.argwhere(bad)[0]
+            entry = f"{values[row, column]} at row {rows[row]}, column {column}"
+            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
+    if not counts:
+        return sums
+    smallest, fraction = more
 
     def first(rows: np.ndarray, bad: Any) -> str:
         row = int(np.flatnonzero(rows)[0])
         seen = np.ones(x.shape[1], bool) if mask is None else np.asarray(mask[row])
         return first_entry(x, row, lambda values: bad(values) & seen)
 
-    kind = "counts" if counts else "numbers"
-    infinite = ~np.isfinite(sums)
-    for row in np.flatnonzero(infinite):
-        values = np.asarray(x[row], float)
-        if not np.all(np.isfinite(values if mask is None else values[np.asarray(mask[row])])):
-            hint = "" if mask is not None else " (pass mask=isfinite(x) if it is missing)"
-            entry = first(np.arange(len(sums)) == row, lambda v: ~np.isfinite(v))
-            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
-    if counts and infinite.any():
-        raise ValueError(
-            f"x: expected counts whose sum is finite in {sums.dtype}; that of row {np.flatnonzero(infinite)[0]} is not"
-        )
-    if counts and np.any(smallest < 0):
+    if rows.size:
+        raise ValueError(f"x: expected counts whose sum is finite in {sums.dtype}; that of row {rows[0]} is not")
+    if np.any(smallest < 0):
         raise ValueError(f"x: expected counts ≥ 0; got {first(smallest < 0, lambda v: v < 0)}")
-    if counts and np.any(fraction > 0):
+    if np.any(fraction > 0):
         raise ValueError(f"x: expected whole counts; got {first(fraction > 0, lambda v: v != np.round(v))}")
     return sums
 

@@ -16,8 +16,9 @@ from latensor.models.em import as_refined, better_start
 from latensor.models.results import Refined
 
 Params = TypeVar("Params")
+Rows = TypeVar("Rows")
 Sums = TypeVar("Sums")
-LocalStep = Callable[[Params, Float[Array, "n k"] | None], tuple[Float[Array, "n k"], Float[Array, ""]]]
+LocalStep = Callable[[Params, Rows | None], tuple[Rows, Float[Array, ""]]]
 
 # Updates of a row's distribution between two updates of the model: one is enough for EM to rise, more rise faster.
 LOCAL_UPDATES = 3
@@ -45,12 +46,13 @@ def iterate_rows(
 
 class _State(NamedTuple):
     params: Any
-    rows: Float[Array, "n k"]
+    rows: Any
+    """The rows' distributions."""
 
 
 def variational_em(
-    local: LocalStep[Params],
-    collect: Callable[[Params, Float[Array, "n k"]], Sums],
+    local: LocalStep[Params, Rows],
+    collect: Callable[[Params, Rows], Sums],
     update: Callable[[Params, Sums], Params],
     given: Params,
     blended: Params,
@@ -60,7 +62,8 @@ def variational_em(
     """Climb the mean evidence bound of a row from the better of two starts.
 
     Args:
-      local: updates the rows' distributions (`None`: starts them) and returns them with the mean bound.
+      local: updates the rows' distributions (`None`: starts them) and returns them, an array `(n, k)` or a tree with
+        one, with the mean bound.
       collect: sums over rows that an update of the model needs.
       update: the model that is best for those sums.
       given: parameters to start from.

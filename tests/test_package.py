@@ -90,7 +90,9 @@ def definitions(path):
             mentioned[node.name] = names
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            mentioned |= {each.id: names for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            mentioned |= {
+                each.id: names for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
     return mentioned
 
 

@@ -73,11 +73,19 @@ def refine(
 class _Sums(NamedTuple):
     """What the M-step needs: sums over rows."""
 
+    bound: Float[Array, ""]
     explained: Float[Array, "d k"]
     exposure: Float[Array, "d k"] | None
     """`None` where it is the same for all dimensions, because all are observed."""
     mean: Float[Array, " k"]
     log_mean: Float[Array, " k"]
+
+
+class _Rows(NamedTuple):
+    """The rows' distributions, and the sums over them: the bound and the M-step need the same products."""
+
+    shapes: Float[Array, "n k"]
+    sums: _Sums
 
 
 @jax.jit
@@ -90,37 +98,46 @@ def _refine(
     weights = average_weights(table.row_weights, table.num_rows, dtype)
     factorials = map_over_rows(lambda rows: log_factorials(observed_counts(rows, dtype)), table, floats_per_row=floats)
 
-    def local(params: GammaPoisson, shapes: Float[Array, "n k"] | None) -> tuple[Float[Array, "n k"], Array]:
-        def block(rows: Table, weights: Array, factorials: Array, shapes: Array | None) -> tuple[Array, Array]:
+    def local(params: GammaPoisson, before: _Rows | None) -> tuple[_Rows, Float[Array, ""]]:
+        def block(rows: Table, shapes: Array | None) -> Array:
             counts, rates = observed_counts(rows, dtype), posterior_rates(params, rows)
             q = start_gammas(params, counts, rates) if shapes is None else Gammas(shapes, rates)
-            q = lax.fori_loop(0, LOCAL_UPDATES, lambda _, q: update_gammas(params, counts, q), q)
-            return q.shapes, weights * evidence_bound(params, counts, q, factorials)
+            return lax.fori_loop(0, LOCAL_UPDATES, lambda _, q: update_gammas(params, counts, q), q).shapes
 
-        shapes, bounds = map_over_rows(block, table, weights, factorials, shapes, floats_per_row=floats)
-        return shapes, sum_over_rows(jnp.sum, bounds, floats_per_row=0)
-
-    def collect(params: GammaPoisson, shapes: Float[Array, "n k"]) -> _Sums:
-        def block(rows: Table, weights: Array, shapes: Array) -> _Sums:
-            counts, weights = observed_counts(rows, dtype), weights[:, None]
-            q = Gammas(shapes, posterior_rates(params, rows))
-            intensity, ratio = share_counts(params, counts, q)
-            mean = weights * q.shapes / q.rates
-            return _Sums(
-                explained=params.topics * spread(weights * intensity, ratio),
-                exposure=None if rows.mask is None else spread(mean, rows.mask.astype(dtype)),
-                mean=jnp.sum(mean, axis=0),
-                log_mean=jnp.sum(weights * log_intensities(q), axis=0),
-            )
-
-        return sum_over_rows(block, table, weights, shapes, floats_per_row=floats)
+        shapes = map_over_rows(block, table, None if before is None else before.shapes, floats_per_row=floats)
+        sums = _collect(params, table, weights, factorials, shapes)
+        return _Rows(shapes, sums), sums.bound
 
     def update(params: GammaPoisson, sums: _Sums) -> GammaPoisson:
         topics = update_topics(params.topics, sums.explained, sums.exposure)
         return GammaPoisson(topics, *update_prior(params.shapes, sums.log_mean, sums.mean))
 
     blended = params._replace(topics=blend(params.topics, overall, smoothing))
-    return variational_em(local, collect, update, params, blended, tol, max_iters)
+    return variational_em(local, lambda _, rows: rows.sums, update, params, blended, tol, max_iters)
+
+
+def _collect(
+    params: GammaPoisson,
+    table: Table,
+    weights: Float[Array, " n"],
+    factorials: Float[Array, " n"],
+    shapes: Float[Array, "n k"],
+) -> _Sums:
+    dtype = params.topics.dtype
+
+    def block(rows: Table, weights: Array, factorials: Array, shapes: Array) -> _Sums:
+        counts, q = observed_counts(rows, dtype), Gammas(shapes, posterior_rates(params, rows))
+        intensity, ratio = share_counts(params, counts, q)
+        mean = weights[:, None] * q.shapes / q.rates
+        return _Sums(
+            bound=jnp.sum(weights * evidence_bound(params, counts, q, factorials)),
+            explained=params.topics * spread(weights[:, None] * intensity, ratio),
+            exposure=None if rows.mask is None else spread(mean, rows.mask.astype(dtype)),
+            mean=jnp.sum(mean, axis=0),
+            log_mean=jnp.sum(weights[:, None] * log_intensities(q), axis=0),
+        )
+
+    return sum_over_rows(block, table, weights, factorials, shapes, floats_per_row=4 * table.num_dimensions)
 
 
 def inverse_digamma(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -24,8 +24,8 @@ def refine(
     params: HiddenMarkov,
     x: Sequences | ArrayLike,
     *,
-    lengths: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     row_weights: ArrayLike | None = None,
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
@@ -37,8 +37,8 @@ def refine(
     Args:
       params: where to start: `fit(...).params`, or anything else.
       x: `Sequences`, or an array as for `fit`; sequences of one or two observations count too.
-      lengths: as for `fit`.
       mask: as for `fit`. A missing observation says nothing about emissions; its state still counts for transitions.
+      lengths: as for `fit`.
       row_weights: one weight per sequence (default: equal).
       tol: stop when a cycle of two steps gains no more than this share of the log-likelihood; default: 10 machine
         epsilons in float32 and 1e-8 in float64. Where states are hard to tell apart EM is slow: a smaller tolerance
@@ -52,7 +52,7 @@ def refine(
       step.
 
     """
-    params, sequences = check_pair(params, x, lengths=lengths, mask=mask, row_weights=row_weights)
+    params, sequences = check_pair(params, x, mask=mask, lengths=lengths, row_weights=row_weights)
     tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
     return _refine(params, sequences, tol, max_iters, choose_block_length(form), check_bool("accelerate", accelerate))
 

@@ -47,8 +47,8 @@ def log_likelihood(
     params: HiddenMarkov,
     x: Sequences | ArrayLike,
     *,
-    lengths: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     key: Array | None = None,
     form: Literal["auto", "sequential", "associative"] = "auto",
 ) -> Float[Array, " sequences"]:
@@ -57,8 +57,8 @@ def log_likelihood(
     Args:
       params: the model.
       x: `Sequences`, or an array as for `fit`.
-      lengths: as for `fit`.
       mask: as for `fit`.
+      lengths: as for `fit`.
       key: ignored; models whose likelihood has to be estimated need it.
       form: `"sequential"`, one step after the other; or `"associative"`, many blocks at once and a scan over them, for
         accelerators. `"auto"` is sequential on CPUs.
@@ -68,7 +68,7 @@ def log_likelihood(
 
     """
     del key
-    params, sequences = check_pair(params, x, lengths=lengths, mask=mask)
+    params, sequences = check_pair(params, x, mask=mask, lengths=lengths)
     return _log_likelihood(params, sequences, choose_block_length(form))
 
 
@@ -84,13 +84,13 @@ def posterior(
     params: HiddenMarkov,
     x: Sequences | ArrayLike,
     *,
-    lengths: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     form: Literal["auto", "sequential", "associative"] = "auto",
 ) -> Float[Array, "*time k"]:
     """Return `P(h_t | whole sequence)` for each time step, observed or missing; zeros at padding.
 
     Arguments as for `log_likelihood`; the result has the time axes of `x` and one of states.
     """
-    params, sequences = check_pair(params, x, lengths=lengths, mask=mask)
+    params, sequences = check_pair(params, x, mask=mask, lengths=lengths)
     return _posterior(params, sequences, choose_block_length(form))

@@ -98,7 +98,7 @@ def fit(
 
     """
     key = check_key(key)
-    sequences = as_sequences(x, lengths=lengths, mask=mask, num_symbols=num_symbols, row_weights=row_weights)
+    sequences = as_sequences(x, mask=mask, lengths=lengths, num_symbols=num_symbols, row_weights=row_weights)
     sequences = check_values(sequences)
     if sequences.num_symbols is None:
         limit = (2 * sequences.num_features + 1, " (twice the dimensions plus one)")
@@ -222,7 +222,7 @@ def _finish_tables(key: Array, tables: _Tables, start: Start, options: Options) 
     return arrange(estimate, start, tables.first, tables.num_dropped)
 
 
-_finish_small = small_jit(_finish_tables, static_argnames="options")
+_finish_small = small_jit(static_argnames="options")(_finish_tables)
 _finish_large = jax.jit(_finish_tables, static_argnames="options")
 _arrange_symbols = small_jit(arrange)
 

@@ -34,11 +34,11 @@ def viterbi(
     params: HiddenMarkov,
     x: Sequences | ArrayLike,
     *,
-    lengths: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
 ) -> Path:
     """Return the likeliest states of each sequence. Arguments as for `log_likelihood`."""
-    return _viterbi(*check_pair(params, x, lengths=lengths, mask=mask))
+    return _viterbi(*check_pair(params, x, mask=mask, lengths=lengths))
 
 
 @jax.jit

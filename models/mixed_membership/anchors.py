@@ -41,14 +41,14 @@ def anchors_of_table(summary: Summary, total: Float[Array, ""], options: Options
     """Choose anchors by a first pass over a table."""
     shares = options.shares
     loadings = find_loadings(summary, total, shares, options.num_components)
-    return choose_anchors(loadings, shares.sizes, options.anchors)
+    return choose_anchors(loadings, shares.sizes, options.num_anchors)
 
 
 @small_jit(static_argnames="options", optimize=False)
 def anchors_of_moments(moments: Moments, options: Options) -> Int[Array, "3 q"]:
     """Choose anchors by dense moments."""
     loadings = jnp.linalg.eigh(moments.second)[1][:, -options.num_components :]
-    return choose_anchors(loadings, options.shares.sizes, options.anchors)
+    return choose_anchors(loadings, options.shares.sizes, options.num_anchors)
 
 
 def settle_anchors(chosen: Int[Array, "3 q"], options: Options) -> Options:

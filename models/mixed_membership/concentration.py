@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, small_jit
@@ -27,8 +26,8 @@ _NUM_ROWS, _NUM_DRAWS = 256, 100
 class Total(NamedTuple):
     """The estimated total concentration."""
 
-    value: ArrayLike
-    at_limit: Bool[Array, ""] | np.bool_ | None
+    value: Float[Array, ""]
+    at_limit: Bool[Array, ""] | None
     """Whether the best one is at either end of the grid; `None` where it was given."""
 
 
@@ -41,9 +40,10 @@ def estimate_total(key: Array, table: Table, estimate: Callable[[Total], Fit]) -
     """
     rows = _choose_rows(table)
     grid = np.geomspace(_LOWEST, _HIGHEST, _NUMBER).astype(float_type(table))
+    inside = jnp.asarray(np.bool_(False))
 
     def score(total: Any) -> Float[Array, ""]:
-        return _score(key, estimate(Total(total, np.bool_(False))).params, rows)
+        return _score(key, estimate(Total(jnp.asarray(total), inside)).params, rows)
 
     if is_concrete(rows):
         # One after the other, in the same compiled stages as the fit itself.

@@ -40,9 +40,9 @@ def log_likelihood(
     params: MixedMembership,
     x: Table | ArrayLike,
     *,
-    key: Array | None = None,
     mask: ArrayLike | None = None,
     variables: Variables | None = None,
+    key: Array | None = None,
     num_samples: int = 200,
 ) -> Float[Array, " n"]:
     """Return an estimate of each sample's log-probability, that of its observed entries.
@@ -54,9 +54,9 @@ def log_likelihood(
     Args:
       params: the model.
       x: samples as for `fit`.
-      key: a random key; required.
       mask: `(n, p)` bool, True where observed.
       variables: what the columns are; as for `fit`.
+      key: a random key; required, since the likelihood is estimated.
       num_samples: draws per sample.
 
     """

@@ -78,7 +78,7 @@ def variable_rates(table: Table, weights: Float[Array, " n"]) -> Float[Array, " 
         return jnp.ones(table.num_dimensions, weights.dtype)
 
     def block(rows: Table, weights: Array) -> Array:
-        return matmul(weights, rows.mask.astype(weights.dtype))
+        return matmul(weights, jnp.asarray(rows.mask, weights.dtype))
 
     return sum_over_rows(block, table, weights, floats_per_row=table.num_dimensions)
 

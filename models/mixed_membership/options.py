@@ -13,7 +13,8 @@ from latensor.models.mixed_membership.shares import as_shares
 from latensor.moments import Variables
 
 Matching = Literal["procrustes", "angle", "assignment"]
-NONNEGATIVE = {"ptpqp": "pqp", "hals": "hals", "wnmf": "wnmf", "multiplicative": "multiplicative"}
+# Our names of the methods of `latensor.decompose.nonnegative_cp`.
+NONNEGATIVE: dict[str, Any] = {"ptpqp": "pqp", "hals": "hals", "wnmf": "wnmf", "multiplicative": "multiplicative"}
 METHODS = (*NONNEGATIVE, *VIEW_METHODS, "meld")
 MATCHINGS = ("procrustes", "angle", "assignment")
 
@@ -28,12 +29,14 @@ class Options(NamedTuple):
 
     variables: Variables
     num_components: int
-    method: str
+    method: Any
     num_restarts: int
     num_partitions: int | None
     """`None`: according to the number of variables."""
-    anchors: tuple[tuple[int, ...], ...] | int
-    """Three groups of variables, or how many of them to choose for each mode."""
+    anchors: tuple[tuple[int, ...], ...] | None
+    """Three groups of variables; `None`: chosen from the data."""
+    num_anchors: int
+    """How many to choose for each mode."""
     matching: Matching
     polish: int
 
@@ -76,12 +79,13 @@ def check_options(
         )
     if num_partitions is not None:
         num_partitions = check_integer("num_partitions", num_partitions, 1, p, " (the number of variables)")
-    chosen: Any = _num_anchors(shares, k)
-    if anchors is not None:
-        chosen = check_anchors(shares.sizes, _as_groups(anchors), k)
-    options = Options(variables, k, method, num_restarts, num_partitions, chosen, matching, polish)
-    if not (isinstance(chosen, int) and options.is_uneven):
-        count_partitions(options, 3 * chosen if isinstance(chosen, int) else sum(map(len, chosen)))
+    groups = None if anchors is None else check_anchors(shares.sizes, _as_groups(anchors), k)
+    num_anchors = _num_anchors(shares, k)
+    options = Options(variables, k, method, num_restarts, num_partitions, groups, num_anchors, matching, polish)
+    if groups is not None:
+        count_partitions(options, sum(map(len, groups)))
+    elif not options.is_uneven:
+        count_partitions(options, 3 * num_anchors)
     return options
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from latensor.base import as_float, divide, einsum, matmul, positive_or_one, small_jit
@@ -92,7 +91,7 @@ def _scale_table(table: Table, num_components: int) -> tuple[Float[Array, "n p"]
 
 
 def share_moments(
-    moments: Moments, total: ArrayLike, variables: Variables, num_components: int
+    moments: Moments, total: Float[Array, ""], variables: Variables, num_components: int
 ) -> tuple[Moments, Scaling | None]:
     """Do to dense moments what `share_table` does to data."""
     if not variables.real.size:

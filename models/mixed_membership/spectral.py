@@ -145,10 +145,10 @@ def fit(
     given = _as_type(check_concentration(concentration), dtype)
 
     shares, scaling = share_table(table, k)
-    choose = isinstance(options.anchors, int) and method != "meld"
+    choose = options.anchors is None and method != "meld"
     summary = summarize(shares, draw_mixing(key, options, dtype) if choose else None)
     if choose and options.is_uneven:
-        guess = np.ones((), dtype) if given is None else given
+        guess = _as_type(1, dtype) if given is None else given
         options = settle_anchors(anchors_of_table(summary, guess, options), options)
 
     def estimate(total: Total) -> Fit:
@@ -191,7 +191,7 @@ def fit_moments(
         )
     total = _as_type(total, moments.first.dtype)
     scaled, scaling = share_moments(moments, total, variables, options.num_components)
-    chosen = anchors_of_moments(scaled, options) if isinstance(options.anchors, int) else None
+    chosen = anchors_of_moments(scaled, options) if options.anchors is None else None
     if chosen is not None and options.is_uneven:
         options, chosen = settle_anchors(chosen, options), None
     division = divide_variables(chosen, options)
@@ -201,18 +201,19 @@ def fit_moments(
     estimate = _combine(
         factored, factored.tables, scaled.first, corrected.spectrum, division.anchors, Total(total, None)
     )
-    return _arrange(estimate, scaling, np.int32(Status.CONVERGED), options)
+    return _arrange(estimate, scaling, jnp.asarray(np.int32(Status.CONVERGED)), options)
 
 
 def _as_type(total: Any, dtype: Any) -> Any:
+    """Return a number of this type; through NumPy where it is concrete, which needs no compilation."""
     if total is None:
         return None
-    return np.asarray(total, dtype) if is_concrete(total) else jnp.asarray(total, dtype)
+    return jnp.asarray(np.asarray(total, dtype) if is_concrete(total) else total, dtype)
 
 
 def _from_partitions(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> _Estimate:
     """Factor the third moments of all partitions, and polish the tables on all variables."""
-    chosen = anchors_of_table(summary, total.value, options) if isinstance(options.anchors, int) else None
+    chosen = anchors_of_table(summary, total.value, options) if options.anchors is None else None
     division = divide_variables(chosen, options)
     raw = partition_moments(table, division.partitions.rows)
     corrected = correct_moments(key, raw, total.value, options.num_components)
@@ -252,8 +253,8 @@ def _meld_alone(key: Array, table: Table, summary: Summary, total: Total, option
         tables,
         concentration,
         clipped,
-        np.int32(Status.CONVERGED),
-        np.int32(2 * _MELD_SWEEPS),
+        jnp.asarray(np.int32(Status.CONVERGED)),
+        jnp.asarray(np.int32(2 * _MELD_SWEEPS)),
         result.change,
         Diagnostics(None, None, None, None, num_flat, total.at_limit),
     )
@@ -288,7 +289,7 @@ def _arrange(estimate: _Estimate, scaling: Scaling | None, input_status: Int[Arr
         status_if(_coincide(tables), Status.DEGENERATE),
         status_if(~finite | ~jnp.all(concentration > 0), Status.NON_FINITE),
     )
-    return Fit(params, status, jnp.asarray(estimate.num_iters), estimate.residual, estimate.diagnostics)
+    return Fit(params, status, estimate.num_iters, estimate.residual, estimate.diagnostics)
 
 
 def _coincide(tables: Float[Array, "rows k"]) -> Bool[Array, ""]:

@@ -62,7 +62,7 @@ class Model:
     variant: str = ""
     """For models with more than one kind of data."""
     fit_tolerance: float = 1e-6
-    """How closely fits agree that are the same but for the order of their sums, in float64."""
+    """How closely fits agree in float64 that are the same in theory; at least the tolerance of the decomposition."""
     has_exact_likelihood: bool = True
 
     @property
@@ -77,10 +77,11 @@ class Model:
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
 
-def change(data: Any, **functions: Callable[[Any], Any]) -> Any:
-    """Return the data with functions applied to some of its fields."""
-    fields = {name: getattr(data, name) for name in functions}
-    return data._replace(**{name: functions[name](value) for name, value in fields.items() if value is not None})
+def change(data: Any, **functions: Callable[[np.ndarray], Any]) -> Any:
+    """Return the data with functions applied to some of its fields, in NumPy: every operation of JAX would compile."""
+    fields = {name: getattr(data, name) for name in functions if getattr(data, name, None) is not None}
+    changed = {name: functions[name](np.asarray(value)) for name, value in fields.items()}
+    return data._replace(**{name: jnp.asarray(value, fields[name].dtype) for name, value in changed.items()})
 
 
 def row_weights(rng: np.random.Generator, num_rows: int, dtype: Any) -> np.ndarray:
@@ -103,9 +104,7 @@ def reordered_columns(name: str) -> Symmetry:
     """Return the symmetry of tables whose parameters have a field `(d, k)`."""
     return Symmetry(
         "reordered columns",
-        lambda data: change(data, x=lambda x: x[:, COLUMNS], mask=lambda mask: mask[:, COLUMNS])
-        if hasattr(data, "mask")
-        else change(data, x=lambda x: x[:, COLUMNS]),
+        lambda data: change(data, x=lambda x: x[:, COLUMNS], mask=lambda mask: mask[:, COLUMNS]),
         lambda params: params._replace(**{name: getattr(params, name)[COLUMNS]}),
     )
 
@@ -135,8 +134,8 @@ NAIVE_BAYES = Model(
 SCALE, SHIFT = 1e3, 50.0
 
 
-def observed(data: Table) -> Any:
-    return jnp.sum(data.mask, axis=1)
+def observed(data: Table) -> np.ndarray:
+    return np.sum(np.asarray(data.mask), axis=1)
 
 
 GAUSSIAN_MIXTURE = Model(
@@ -164,7 +163,7 @@ GAUSSIAN_MIXTURE = Model(
 # gamma_poisson.
 GAMMA_POISSON = Model(
     "gamma_poisson",
-    GammaPoisson(distinct_columns(2, 7, 3), np.array([1.2, 0.8, 0.5]), 0.05),
+    GammaPoisson(distinct_columns(2, 7, 3), np.array([0.3, 0.2, 0.12]), 0.01),
     table,
     weights=lambda params: params.shapes,
     symmetries=(reordered_columns("topics"),),
@@ -180,7 +179,7 @@ CATEGORY_ROWS = np.concatenate([start + new for start, new in zip(VARIABLES.offs
 
 def relabelled_codes(x: Any) -> Any:
     # Category `new[i]` becomes `i`.
-    return jnp.stack([jnp.asarray(np.argsort(new))[x[:, j]] for j, new in enumerate(CATEGORIES)], axis=1)
+    return np.stack([np.argsort(new)[x[:, j]] for j, new in enumerate(CATEGORIES)], axis=1)
 
 
 MIXED_MEMBERSHIP = Model(
@@ -191,6 +190,7 @@ MIXED_MEMBERSHIP = Model(
     ),
     lambda rng, x: table(rng, x, variables=VARIABLES),
     weights=lambda params: params.concentration,
+    fit_tolerance=1e-3,
     options={"variables": VARIABLES, "concentration": 0.6, "anchors": ((0, 1), (2, 3), (4, 5))},
     symmetries=(
         Symmetry(
@@ -228,7 +228,7 @@ HIDDEN_MARKOV = Model(
     symmetries=(
         Symmetry(
             "relabelled symbols",
-            lambda data: change(data, x=lambda x: jnp.asarray(np.argsort(SYMBOLS))[x]),
+            lambda data: change(data, x=lambda x: np.argsort(SYMBOLS)[x]),
             lambda params: params._replace(emission=params.emission[SYMBOLS]),
         ),
     ),

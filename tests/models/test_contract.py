@@ -17,7 +17,7 @@ from latensor.decompose import Status
 from latensor.models.results import Fit, LogLikelihood, Refined, Sample, Spectrum
 from latensor.moments import Table
 from latensor.moments.internal import Rows
-from tests.models.contract_models import MODELS, cast, draw
+from tests.models.contract_models import MODELS, cast, change, draw
 
 REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
 # The positional arguments of every verb; the required ones and those that only some models have.
@@ -29,10 +29,16 @@ PATTERNS = {
     "permute": ("params", "order"),
     "estimate_log_likelihood": ("key", "params", "x"),
 }
-RESULTS = {"fit": Fit, "fit_moments": Fit, "refine": Refined, "sample": Sample, "estimate_log_likelihood": LogLikelihood}
+RESULTS = {
+    "fit": Fit,
+    "fit_moments": Fit,
+    "refine": Refined,
+    "sample": Sample,
+    "estimate_log_likelihood": LogLikelihood,
+}
 DATA_KEYWORDS = ("mask", "lengths", "num_words", "num_symbols", "variables", "row_weights")
-# Keywords whose default is the model's own: it has its own methods, and its own idea of a typical length.
-OWN_DEFAULTS = ("method", "length")
+# Keywords whose default is the model's own: its methods, what they need, and what length is usual.
+OWN_DEFAULTS = ("method", "num_restarts", "length")
 ORDER = np.array([2, 0, 1])
 # Of importance samplers: few, since accuracy is tested elsewhere.
 NUM_DRAWS = 20
@@ -54,6 +60,8 @@ def parameters_of(model, verb):
 VERBS = [pytest.param(model, verb, id=f"{model}-{verb}") for model in MODELS for verb in verbs_of(model)]
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 every_verb = pytest.mark.parametrize(("model", "verb"), VERBS)
+# Verbs that only some models have share their code with one of these: they are traced with it.
+every_common_verb = pytest.mark.parametrize(("model", "verb"), [each for each in VERBS if each.values[1] in REQUIRED])
 
 
 def some_verbs(argument):
@@ -120,16 +128,17 @@ def batched(model, verb):
     return jax.jit(jax.vmap(functools.partial(run, model, verb), in_axes=(0, None, 0)))
 
 
+# In NumPy, since every operation of JAX would compile for every shape.
 def stack(*trees):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
 
 
 def lane(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], tree)
 
 
 def take(data, rows):
-    return jax.tree.map(lambda leaf: leaf[np.asarray(rows)], data)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), data)
 
 
 def floats(tree):
@@ -224,7 +233,7 @@ def test_result_has_its_type_and_the_precision_of_its_arguments(model, verb, pre
         assert result.shape[0] == model.num_rows
         assert result.shape[-1] == model.num_components
         assert np.min(result) >= 0
-        sums = np.asarray(jnp.sum(result, axis=-1))
+        sums = np.sum(np.asarray(result), axis=-1)
         if getattr(data, "lengths", None) is not None:
             sums = sums[np.arange(sums.shape[1])[None, :] < np.asarray(data.lengths)[:, None]]
         np.testing.assert_allclose(sums, 1, rtol=1e-5)
@@ -257,15 +266,14 @@ def test_array_with_keywords_equals_data_type(model, verb, float64):
 
 # Transformations.
 # Eager results, `jit` and `vmap` differ by rounding, which an estimate amplifies by its condition number.
-@every_verb
+@every_common_verb
 def test_jit_and_vmap_equal_eager(model, verb, precision):
-    tolerance = 1e-9 if precision == "float64" else 2e-3
+    tolerance = 1e-7 if precision == "float64" else 2e-3
     expected = [eager(model, verb, seed) for seed in range(2)]
     data = [data_of(model, seed) for seed in range(2)]
     result = jitted(model, verb)(jax.random.key(0), params_of(model), data[0])
     assert_close(comparable(result), comparable(expected[0]), tolerance)
-    keys = jnp.stack([jax.random.key(seed) for seed in range(2)])
-    keys = jnp.concatenate([keys, keys])
+    keys = jnp.stack([jax.random.key(i % 2) for i in range(4)])
     good = batched(model, verb)(keys, params_of(model), stack(*data, *data))
     for i in range(4):
         assert_close(comparable(lane(good, i)), comparable(expected[i % 2]), tolerance)
@@ -285,10 +293,10 @@ def test_jit_and_vmap_equal_eager(model, verb, precision):
 def spoiled(data):
     """Return data with a NaN: in an entry that is observed, or in a weight if entries are integers."""
     if jnp.issubdtype(data.x.dtype, jnp.integer):
-        return data._replace(row_weights=data.row_weights.at[0].set(jnp.nan))
+        return change(data, row_weights=lambda weights: np.where(np.arange(len(weights)) == 0, np.nan, weights))
     mask = getattr(data, "mask", None)
-    first = (0,) * data.x.ndim if mask is None else tuple(np.argwhere(np.asarray(mask))[0])
-    return data._replace(x=data.x.at[first].set(jnp.nan))
+    first = 0 if mask is None else np.flatnonzero(mask)[0]
+    return change(data, x=lambda x: np.where(np.arange(x.size).reshape(x.shape) == first, np.nan, x))
 
 
 def alike(data):
@@ -308,8 +316,7 @@ def test_lowers_for_accelerators(model, verb, precision):
 def test_population_moments_give_the_model_back(model, float64):
     result = eager(model, "fit_moments")
     assert result.status == Status.CONVERGED
-    expected = jax.tree.map(lambda leaf: leaf, params_of(model))
-    assert_close(result.params, expected, 1e-6)
+    assert_close(result.params, params_of(model), 1e-6)
 
 
 @every_model
@@ -340,7 +347,7 @@ def test_evidence_bound_is_below_the_likelihood(model, float64):
     params, data = params_of(model), data_of(model)
     bound = call(model, "refine", params=params, x=data, max_iters=0, tol=0.0)
     estimate = call(model, "estimate_log_likelihood", key=jax.random.key(0), params=bound.params, x=data)
-    weights = np.asarray(data.row_weights / jnp.sum(data.row_weights))
+    weights = np.asarray(data.row_weights) / np.sum(data.row_weights)
     error = np.sqrt(np.sum((weights * np.asarray(estimate.standard_error)) ** 2))
     # Four standard errors of the estimate.
     assert bound.log_likelihood <= np.sum(weights * np.asarray(estimate.value)) + 4 * error
@@ -370,24 +377,26 @@ def test_order_of_rows_does_not_matter(model, float64):
     assert_same(model, take(data, order), fit_and_refine(model, data))
     if model.has_exact_likelihood:
         rows = call(model, "log_likelihood", params=params_of(model), x=take(data, order))
-        np.testing.assert_allclose(rows, eager(model, "log_likelihood")[order], rtol=1e-12)
+        np.testing.assert_allclose(rows, np.asarray(eager(model, "log_likelihood"))[order], rtol=1e-12)
 
 
 @every_model
 def test_duplicated_rows_are_rows_of_twice_the_weight(model, float64):
     data, n = data_of(model), model.num_rows // 3
     rows = np.arange(model.num_rows)
-    once = data._replace(row_weights=jnp.ones(model.num_rows))
+    once = change(data, row_weights=np.ones_like)
     # The first third twice and the second once; the last third has no weight, so that shapes stay the same.
     twice = take(once, np.concatenate([rows[:n], rows[:n], rows[n : 2 * n]]))
-    weighted = once._replace(row_weights=jnp.repeat(jnp.array([2.0, 1.0, 0.0]), n))
+    weighted = change(once, row_weights=lambda _: np.repeat([2.0, 1.0, 0.0], n))
     assert_same(model, weighted, fit_and_refine(model, twice))
 
 
 @every_model
 def test_scale_of_row_weights_does_not_matter(model, float64):
     data = data_of(model)
-    assert_same(model, data._replace(row_weights=1e3 * data.row_weights), fit_and_refine(model, data))
+    keywords = {name: getattr(data, name) for name in DATA_KEYWORDS if hasattr(data, name)}
+    scaled = type(data)(data.x, **keywords | {"row_weights": 1e3 * np.asarray(data.row_weights)})
+    assert_same(model, scaled, fit_and_refine(model, data))
 
 
 @every_model
@@ -396,7 +405,7 @@ def test_order_of_components_is_a_name_only(model, float64):
     permuted = eager(model, "permute")
     np.testing.assert_allclose(model.weights(permuted), np.asarray(model.weights(params))[ORDER], rtol=1e-12)
     posterior = call(model, "posterior", params=permuted, x=data)
-    np.testing.assert_allclose(posterior, eager(model, "posterior")[..., ORDER], atol=1e-6)
+    np.testing.assert_allclose(posterior, np.asarray(eager(model, "posterior"))[..., ORDER], atol=1e-6)
     refined = call(model, "refine", params=permuted, x=data, tol=0.0, max_iters=4)
     assert_close(refined.params, call(model, "permute", params=eager(model, "refine").params), 1e-9)
     if model.has_exact_likelihood:
@@ -426,7 +435,7 @@ def test_other_verbs_follow_a_change_of_the_data(model, symmetry, float64):
     assert_close(refined, symmetry.params(eager(model, "refine").params), 1e-9)
     np.testing.assert_allclose(call(model, "posterior", params=params, x=data), eager(model, "posterior"), atol=1e-9)
     if model.has_exact_likelihood:
-        expected = eager(model, "log_likelihood") + symmetry.log_likelihood(data)
+        expected = np.asarray(eager(model, "log_likelihood")) + symmetry.log_likelihood(data)
         np.testing.assert_allclose(call(model, "log_likelihood", params=params, x=data), expected, rtol=1e-9)
 
 

@@ -380,6 +380,15 @@ def test_padding_of_vectors_does_not_matter(float64):
         assert_same(fit(other, lengths), expected, 1e-7)
 
 
+def test_vectors_without_memory_stay_finite(float64):
+    """Nothing tells three states apart: regression on vanishing states finds means beyond all data."""
+    for seed in range(5):
+        estimate = fit(np.random.default_rng(seed).normal(size=(N, TIME, 2)), polish=False)
+        assert estimate.status >= Status.DEGENERATE
+        assert_finite(estimate)
+        assert largest(estimate.params.emission) < np.sqrt(N * TIME) + 1
+
+
 def test_vectors_of_no_weight_do_not_matter(float64):
     x = draw(vectors(), 0)
     half = np.arange(N) < N // 2
