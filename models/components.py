@@ -60,13 +60,21 @@ class SecondMoments(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="dense")
-def second_moments(table: Table, dense: bool) -> tuple[Centred, SecondMoments]:
-    """Centre a table, and return its covariance: dense and available-case, or only its diagonal."""
+def _second_moments(table: Table, dense: bool) -> tuple[Float[Array, " n"], SecondMoments]:
     data = centre(table)
     if not dense:
-        return data, SecondMoments(data.mean, data.rates, second_cumulant_diagonal(data), None, None)
-    covariance, unobserved = second_cumulant(data)
-    return data, SecondMoments(data.mean, data.rates, jnp.diag(covariance), covariance, unobserved)
+        moments = SecondMoments(data.mean, data.rates, second_cumulant_diagonal(data), None, None)
+    else:
+        covariance, unobserved = second_cumulant(data)
+        moments = SecondMoments(data.mean, data.rates, jnp.diag(covariance), covariance, unobserved)
+    return data.weights, moments
+
+
+def second_moments(table: Table, dense: bool) -> tuple[Centred, SecondMoments]:
+    """Centre a table, and return its covariance: dense and available-case, or only its diagonal."""
+    weights, moments = _second_moments(table, dense)
+    # The table does not pass through `jit`, which would copy it.
+    return Centred(table, weights, moments.mean, moments.rates), moments
 
 
 def second_moments_of(moments: Cumulants) -> SecondMoments:

@@ -21,7 +21,6 @@ from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS
 from latensor.models.results import Spectrum
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
 from latensor.moments.internal import METHODS as THIRDS
-from latensor.moments.internal import as_table
 
 MISSING = ("weighted", "full", "partial")
 
@@ -94,11 +93,9 @@ def describe_dimensions(rates: Float[Array, " d"], missing: str, trust: Trust) -
 
 
 def check_fit(
-    x: Any,
+    table: Table,
     num_components: Any,
     *,
-    mask: Any,
-    row_weights: Any,
     method: Any,
     num_restarts: Any,
     missing: Any,
@@ -107,9 +104,8 @@ def check_fit(
     second: Any,
     complete_rate: Any,
     counts: bool,
-) -> tuple[Table, Options, Trust]:
-    """Check the arguments of `fit`, and the pattern of what is missing."""
-    table = as_table(x, mask=mask, row_weights=row_weights)
+) -> tuple[Options, Trust]:
+    """Check the values of a table, the arguments of `fit`, and the pattern of what is missing."""
     check_values(table.x, table.mask, counts=counts)
     options, trust = check_options(num_components, table.num_dimensions, method, num_restarts, weights)
     if table.num_rows < options.num_components:
@@ -124,7 +120,7 @@ def check_fit(
     concrete = is_concrete(complete_rate)
     trust = trust._replace(complete_rate=np.asarray(complete_rate, dtype) if concrete else complete_rate.astype(dtype))
     _check_missingness(table, options, trust)
-    return table, options, trust
+    return options, trust
 
 
 def check_options(

@@ -41,6 +41,23 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("latensor", "beartype.beartype")
 
 
+# Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
+_MOST_MAPS, _TESTS_PER_LOOK = 30_000, 20
+_tests_since_look = 0
+
+
+def pytest_runtest_teardown():
+    """Drop compiled functions before there are too many."""
+    global _tests_since_look
+    _tests_since_look += 1
+    maps = Path("/proc/self/maps")
+    if _tests_since_look < _TESTS_PER_LOOK or not maps.exists():
+        return
+    _tests_since_look = 0
+    if maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
+
+
 @pytest.fixture(params=["float64", "float32"])
 def precision(request):
     """Run the test in both precisions, as a user would: with x64 enabled, and without."""

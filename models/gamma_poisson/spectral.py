@@ -33,7 +33,7 @@ from latensor.models.partial import (
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
-from latensor.moments.internal import Centred, ContractedCumulants, correct_gamma_poisson
+from latensor.moments.internal import Centred, ContractedCumulants, as_table, correct_gamma_poisson
 
 # The least share of the counts that a topic gets whose mean intensity came out as zero or less: EM can start there.
 _SMALLEST_SHARE = 1e-3
@@ -102,11 +102,10 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    table, options, trust = check_fit(
-        x,
+    table = as_table(x, mask=mask, row_weights=row_weights)
+    options, trust = check_fit(
+        table,
         num_components,
-        mask=mask,
-        row_weights=row_weights,
         method=method,
         num_restarts=num_restarts,
         missing=missing,

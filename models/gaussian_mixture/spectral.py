@@ -34,7 +34,7 @@ from latensor.models.partial import (
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
-from latensor.moments.internal import Centred, ContractedCumulants, correct_gaussian
+from latensor.moments.internal import Centred, ContractedCumulants, as_table, correct_gaussian
 
 # Where all points are the same: small, and its inverse still a number in float32.
 SMALLEST_VARIANCE = 1e-30
@@ -87,11 +87,10 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    table, options, trust = check_fit(
-        x,
+    table = as_table(x, mask=mask, row_weights=row_weights)
+    options, trust = check_fit(
+        table,
         num_components,
-        mask=mask,
-        row_weights=row_weights,
         method=method,
         num_restarts=num_restarts,
         missing=missing,

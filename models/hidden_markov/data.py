@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from latensor.base import as_numbers, is_concrete
+from latensor.base import as_float, as_numbers, is_concrete
 from latensor.models.hidden_markov.params import HiddenMarkov, check_params, is_real
 from latensor.moments import CrossMoments, Sequences
 from latensor.moments.internal import WINDOW, Rows, as_sequences
@@ -86,7 +86,8 @@ def check_moments(moments: Any) -> CrossMoments:
         )
     if is_concrete(parts) and not all(np.all(np.isfinite(part)) for part in parts):
         raise ValueError("moments: expected finite numbers; got NaN or infinity")
-    return jax.tree.map(jnp.asarray, moments)
+    first, second, third = jax.tree.map(lambda part: as_float(jnp.asarray(part)), moments[:3])
+    return moments._replace(first=first, second=second, third=third)
 
 
 def check_pair(params: Any, x: Any, **given: Any) -> tuple[HiddenMarkov, Sequences]:

@@ -100,11 +100,11 @@ def fit(
     key = check_key(key)
     sequences = as_sequences(x, mask=mask, lengths=lengths, num_symbols=num_symbols, row_weights=row_weights)
     sequences = check_values(sequences)
+    options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     if sequences.num_symbols is None:
-        limit = (2 * sequences.num_features + 1, " (twice the dimensions plus one)")
+        options = _check_options(options, 2 * sequences.num_features + 1, " (twice the dimensions plus one)")
     else:
-        limit = (sequences.num_symbols, " (the number of symbols)")
-    options = _check_options(num_components, limit, method, num_restarts, marginals, polish, num_starts)
+        options = _check_options(options, sequences.num_symbols, " (the number of symbols)")
     check_windows(sequences, options.num_components)
     if sequences.num_symbols is None:
         return _fit_vectors(key, sequences, options)
@@ -130,31 +130,20 @@ def fit_moments(
     """
     key = check_key(key)
     moments = check_moments(moments)
-    limit = (moments.third.shape[0], " (the number of symbols)")
-    options = _check_options(num_components, limit, method, num_restarts, marginals, polish, num_starts)
+    options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
+    options = _check_options(options, moments.third.shape[0], " (the number of symbols)")
     noise = np.zeros((), moments.third.dtype)
     return _fit_tables(key, _Tables(moments, noise, None, None), options)
 
 
-def _check_options(
-    num_components: Any,
-    limit: tuple[int, str],
-    method: Any,
-    num_restarts: Any,
-    marginals: Any,
-    polish: Any,
-    num_starts: Any,
-) -> Options:
-    num_components = check_integer("num_components", num_components, 1, *limit)
-    check_option("method", method, VIEW_METHODS)
-    check_option("marginals", marginals, MARGINALS)
-    return Options(
-        num_components,
-        method,
-        check_integer("num_restarts", num_restarts, 1),
-        marginals,
-        check_bool("polish", polish),
-        check_integer("num_starts", num_starts, 1),
+def _check_options(options: Options, largest: int, why: str) -> Options:
+    check_option("method", options.method, VIEW_METHODS)
+    check_option("marginals", options.marginals, MARGINALS)
+    return options._replace(
+        num_components=check_integer("num_components", options.num_components, 1, largest, why),
+        num_restarts=check_integer("num_restarts", options.num_restarts, 1),
+        polish=check_bool("polish", options.polish),
+        num_starts=check_integer("num_starts", options.num_starts, 1),
     )
 
 
@@ -171,7 +160,6 @@ class _Prepared(NamedTuple):
     """Data as windows."""
 
     windows: Windows
-    """Their weights sum to one."""
     weights: Float[Array, " N"]
     """Of the observations; zero where one is missing."""
     first: FirstObservations

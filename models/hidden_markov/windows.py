@@ -41,9 +41,9 @@ _LEAST_CHANCE = 1e-12
 # is lifted to a tenth of the overall one before EM begins, since EM never leaves a zero.
 _NO_CHANCE, _WANTED, _LIFT = 1e-3, 1.01, 0.1
 # Polishing ends when a cycle of two steps gains no more than this, in nats per window.
-TOL = 1e-9
-# Steps from each of several starts, before the likeliest goes on.
-_TRIAL_STEPS = 79
+_TOL = 1e-9
+# Limits on the steps: on a table; from each of several starts, before the likeliest goes on; on a list or on vectors.
+_TABLE_STEPS, _TRIAL_STEPS, _LIST_STEPS = 399, 79, 59
 
 
 class Triples(NamedTuple):
@@ -144,7 +144,7 @@ def _climb(
 
 
 def polish_symbols(
-    counts: Counts, start: HiddenMarkov, tol: float | Array = TOL, max_iters: int | Array = 59
+    counts: Counts, start: HiddenMarkov, tol: float | Array = _TOL, max_iters: int | Array = _LIST_STEPS
 ) -> EMResult:
     """Run EM on the relative frequencies of triples of symbols; `initial` is that of a window.
 
@@ -186,8 +186,8 @@ def polish_best(
     table: Float[Array, "d d d"],
     start: HiddenMarkov,
     num_starts: int,
-    tol: float | Array = TOL,
-    max_iters: int | Array = 399,
+    tol: float | Array = _TOL,
+    max_iters: int | Array = _TABLE_STEPS,
 ) -> EMResult:
     """Run EM on a table from a start and, all at once, from random ones; the likeliest goes on.
 
@@ -248,7 +248,7 @@ def vectors_log_likelihood(windows: Windows, params: HiddenMarkov) -> Float[Arra
 
 
 def polish_vectors(
-    windows: Windows, start: HiddenMarkov, tol: float | Array = TOL, max_iters: int | Array = 59
+    windows: Windows, start: HiddenMarkov, tol: float | Array = _TOL, max_iters: int | Array = _LIST_STEPS
 ) -> EMResult:
     """Run EM on all windows of real vectors, whose weights sum to one. `O(N (d k + k²))` per step."""
 

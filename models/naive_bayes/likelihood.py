@@ -15,9 +15,8 @@ from latensor.moments import Documents
 from latensor.moments.internal import as_documents, project_words
 
 
-def check_documents(x: Any, num_words: Any, row_weights: Any = None, min_words: int = 0) -> Documents:
+def check_documents(documents: Documents, min_words: int = 0) -> Documents:
     """Return documents whose concrete values are valid, and of which none is shorter than `min_words`."""
-    documents = as_documents(x, num_words=num_words, row_weights=row_weights)
     if documents.num_words is None:
         lengths = check_values(documents.x, counts=True)
     elif is_concrete(documents.x):
@@ -40,7 +39,7 @@ def check_documents(x: Any, num_words: Any, row_weights: Any = None, min_words: 
 def check_pair(params: Any, x: Any, num_words: Any, row_weights: Any = None) -> tuple[NaiveBayes, Documents]:
     """Return a model, and documents of its vocabulary."""
     params = check_params(params)
-    documents = check_documents(x, num_words, row_weights)
+    documents = check_documents(as_documents(x, num_words=num_words, row_weights=row_weights))
     words = params.word_probs.shape[0]
     if documents.vocabulary_size != words:
         name = "x: expected counts of" if documents.num_words is None else "num_words: expected"

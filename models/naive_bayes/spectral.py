@@ -18,6 +18,7 @@ from latensor.models.results import Fit, Spectrum
 from latensor.moments import Documents, Moments, contract_document_moments
 from latensor.moments.internal import (
     MIN_WORDS,
+    as_documents,
     contract_third,
     document_second_moment,
     document_second_moment_operator,
@@ -79,7 +80,7 @@ def fit(
     Cost: `O(n d k)` and a handful of passes over the data, or `O(n d²)` where dense.
 
     """
-    documents = check_documents(x, num_words, row_weights, min_words=MIN_WORDS)
+    documents = check_documents(as_documents(x, num_words=num_words, row_weights=row_weights), MIN_WORDS)
     d = documents.vocabulary_size
     options = _check_options(num_components, d, method, num_restarts)
     if documents.num_rows < options.num_components:

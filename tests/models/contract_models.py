@@ -134,10 +134,6 @@ NAIVE_BAYES = Model(
 SCALE, SHIFT = 1e3, 50.0
 
 
-def observed(data: Table) -> np.ndarray:
-    return np.sum(np.asarray(data.mask), axis=1)
-
-
 GAUSSIAN_MIXTURE = Model(
     "gaussian_mixture",
     GaussianMixture(np.array([0.5, 0.3, 0.2]), 4 * np.random.default_rng(1).normal(size=(7, 3)), 1.0),
@@ -149,7 +145,7 @@ GAUSSIAN_MIXTURE = Model(
             "common scale",
             lambda data: change(data, x=lambda x: SCALE * x),
             lambda params: params._replace(means=SCALE * params.means, variance=SCALE**2 * params.variance),
-            lambda data: -np.log(SCALE) * observed(data),
+            lambda data: -np.log(SCALE) * np.sum(data.mask, axis=1),
         ),
         Symmetry(
             "translation",
@@ -214,6 +210,11 @@ def sequences(rng: np.random.Generator, x: Any, num_symbols: int | None = None) 
     return Sequences(x, lengths, mask, row_weights(rng, len(x), dtype), num_symbols)
 
 
+def num_observed(data: Sequences) -> np.ndarray:
+    """Return the number of observations of each sequence."""
+    return np.sum(data.observed_on_host(), axis=1)
+
+
 def occupation(params: Any) -> Any:
     """Return the share of time in each state in the long run."""
     return np.linalg.matrix_power(np.asarray(params.transition), 200)[0]
@@ -235,7 +236,95 @@ HIDDEN_MARKOV = Model(
     variant="symbols",
 )
 
+# Real vectors.
+DIMENSIONS = np.array([2, 0, 1])
+
+
+def change_vectors(params: HiddenMarkov, scale: float, shift: float) -> HiddenMarkov:
+    return params._replace(emission=scale * params.emission + shift, variance=scale**2 * params.variance)
+
+
+HIDDEN_MARKOV_VECTORS = Model(
+    "hidden_markov",
+    HiddenMarkov(
+        np.array([0.5, 0.3, 0.2]),
+        TRANSITION,
+        3 * np.random.default_rng(4).normal(size=(3, 3)),
+        np.random.default_rng(5).uniform(0.5, 1.5, (3, 3)),
+    ),
+    sequences,
+    weights=occupation,
+    options={"length": 20},
+    symmetries=(
+        Symmetry(
+            "reordered dimensions",
+            lambda data: change(data, x=lambda x: x[..., DIMENSIONS]),
+            lambda params: params._replace(emission=params.emission[DIMENSIONS], variance=params.variance[DIMENSIONS]),
+        ),
+        Symmetry(
+            "common scale",
+            lambda data: change(data, x=lambda x: SCALE * x),
+            lambda params: change_vectors(params, SCALE, 0.0),
+            lambda data: -3 * np.log(SCALE) * num_observed(data),
+        ),
+        Symmetry(
+            "translation",
+            lambda data: change(data, x=lambda x: x + SHIFT),
+            lambda params: change_vectors(params, 1.0, SHIFT),
+        ),
+    ),
+    variant="vectors",
+)
+
+# Categorical and real variables in turn.
+MIXED = Variables(("categorical", "real") * 4, (3, 1) * 4)
+MIXED_SCALES, MIXED_SHIFTS = np.array([1e3, 2.0, 0.1, 5.0]), np.array([50.0, -3.0, 0.0, 7.0])
+
+
+def change_reals(scales: np.ndarray, shifts: np.ndarray) -> dict[str, Any]:
+    """Return how data and parameters change where the real variables get other units and origins."""
+
+    def params(params: MixedMembership) -> MixedMembership:
+        rows = MIXED.offsets[:-1][MIXED.real]
+        tables = np.array(params.tables)
+        tables[rows] = scales[:, None] * tables[rows] + shifts[:, None]
+        return params._replace(tables=jnp.asarray(tables), variances=scales**2 * params.variances)
+
+    def values(x: np.ndarray) -> np.ndarray:
+        x = np.array(x)
+        x[:, MIXED.real] = scales * x[:, MIXED.real] + shifts
+        return x
+
+    return {"data": lambda data: change(data, x=values), "params": params}
+
+
+MIXED_MEMBERSHIP_REALS = Model(
+    "mixed_membership",
+    MixedMembership(
+        np.array([0.3, 0.2, 0.1]),
+        np.concatenate(
+            [
+                distinct_columns(j, 3, 3) if kind == "categorical" else np.random.default_rng(j).normal(size=(1, 3))
+                for j, kind in enumerate(MIXED.kinds)
+            ]
+        ),
+        np.full(4, 0.2),
+    ),
+    lambda rng, x: table(rng, x, variables=MIXED),
+    weights=lambda params: params.concentration,
+    fit_tolerance=1e-3,
+    options={"variables": MIXED, "concentration": 0.6, "anchors": ((0, 1), (2, 3), (4, 5))},
+    symmetries=(
+        Symmetry("scales", **change_reals(MIXED_SCALES, np.zeros(4))),
+        Symmetry("translations", **change_reals(np.ones(4), MIXED_SHIFTS)),
+    ),
+    variant="reals",
+    has_exact_likelihood=False,
+)
+
 MODELS = (NAIVE_BAYES, GAUSSIAN_MIXTURE, GAMMA_POISSON, MIXED_MEMBERSHIP, HIDDEN_MARKOV)
+# Other kinds of data, for which only the invariances are tested.
+VARIANTS = (HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
 MODELS = tuple(m for m in MODELS if m.params is not None and hasattr(m.module, "__all__"))#TMP
 
 
