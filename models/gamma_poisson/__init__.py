@@ -31,10 +31,8 @@ from latensor.models.gamma_poisson.likelihood import (
 )
 from latensor.models.gamma_poisson.params import GammaPoisson, permute, population_moments, sample
 from latensor.models.gamma_poisson.spectral import Diagnostics, fit, fit_moments
-from latensor.models.partial import DependentMissingnessWarning
 
 __all__ = [
-    "DependentMissingnessWarning",
     "Diagnostics",
     "GammaPoisson",
     "Intensities",

@@ -21,10 +21,9 @@ from latensor.models.gaussian_mixture.em import refine
 from latensor.models.gaussian_mixture.likelihood import log_likelihood, posterior
 from latensor.models.gaussian_mixture.params import GaussianMixture, permute, population_moments, sample
 from latensor.models.gaussian_mixture.spectral import fit, fit_moments
-from latensor.models.partial import DependentMissingnessWarning, Diagnostics
+from latensor.models.partial import Diagnostics
 
 __all__ = [
-    "DependentMissingnessWarning",
     "Diagnostics",
     "GaussianMixture",
     "fit",

@@ -59,7 +59,7 @@ def parameters_of(model, verb):
 
 VERBS = [pytest.param(model, verb, id=f"{model}-{verb}") for model in MODELS for verb in verbs_of(model)]
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
-every_kind = pytest.mark.parametrize("model", (*MODELS, *VARIANTS), ids=str)
+every_kind = pytest.mark.parametrize("model", [*MODELS, *VARIANTS], ids=str)
 every_verb = pytest.mark.parametrize(("model", "verb"), VERBS)
 # Verbs that only some models have share their code with one of these: they are traced with it.
 every_common_verb = pytest.mark.parametrize(("model", "verb"), [each for each in VERBS if each.values[1] in REQUIRED])

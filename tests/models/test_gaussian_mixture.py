@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from latensor.decompose import Status, matched_rmse
-from latensor.models import gaussian_mixture
-from latensor.models.gaussian_mixture import DependentMissingnessWarning, GaussianMixture
+from latensor.models import DependentMissingnessWarning, gaussian_mixture
+from latensor.models.gaussian_mixture import GaussianMixture
 from latensor.moments import Table, cumulants, observation_rates
 from tests.helpers import best_order, largest
 
