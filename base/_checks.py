@@ -127,6 +127,7 @@ def check_mask(mask: Any, shape: tuple[int, ...], of: str = "x") -> Array | None
 
 def first_entry(x: Array, row: int, bad: Any) -> str:
     """Name the first entry of a row that is `bad`, and where it is."""
-    values = np.asarray(x[row])
+    with jax.ensure_compile_time_eval():
+        values = np.asarray(x[row])
     column = int(np.flatnonzero(bad(values))[0])
     return f"{values[column]} at row {row}, column {column}"

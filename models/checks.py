@@ -105,7 +105,7 @@ def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -
 
     def first(rows: np.ndarray, bad: Any) -> str:
         row = int(np.flatnonzero(rows)[0])
-        seen = np.ones(x.shape[1], bool) if mask is None else np.asarray(mask[row])
+        seen = np.ones(x.shape[1], bool) if mask is None else np.asarray(mask)[row]
         return first_entry(x, row, lambda values: bad(values) & seen)
 
     if rows.size:

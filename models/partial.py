@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from latensor.base import (
     as_float,
@@ -18,9 +18,8 @@ from latensor.base import (
 )
 from latensor.models.checks import check_values
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS
-from latensor.models.results import Spectrum
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
-from latensor.moments.internal import METHODS as THIRDS
+from latensor.moments.internal import THIRD_METHODS
 
 MISSING = ("weighted", "full", "partial")
 
@@ -45,20 +44,6 @@ class Dimensions(NamedTuple):
     """Its weight in the decomposition."""
     complete: Bool[Array, " d"]
     """Whether its rate reaches `complete_rate`."""
-
-
-class Diagnostics(NamedTuple):
-    """How the stages of `fit` went."""
-
-    spectrum: Spectrum
-    """Of the weighted second moment."""
-    whitening_status: Int[Array, ""]
-    decomposition_status: Int[Array, ""]
-    dimensions: Dimensions
-    unobserved_pairs: Int[Array, ""] | None
-    """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
-    unobserved_triples: Int[Array, ""] | None
-    """Triples (of `d³`) likewise; counted with `third="available"`. Their moments are set to zero."""
 
 
 class Options(NamedTuple):
@@ -111,7 +96,7 @@ def check_fit(
     if table.num_rows < options.num_components:
         raise ValueError(f"x: expected at least num_components = {num_components} rows; got {table.num_rows}")
     check_option("missing", missing, MISSING)
-    check_option("third", third, THIRDS)
+    check_option("third", third, THIRD_METHODS)
     check_option("second", second, SECONDS)
     complete_rate = check_number("complete_rate", complete_rate, 0.0, 1.0)
     dense = second == "dense" or (second == "auto" and (table.num_dimensions <= DENSE_UP_TO or third == "available"))

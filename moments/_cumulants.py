@@ -36,7 +36,7 @@ from latensor.moments._observed import Centred, centre, observed, residuals, spr
 from latensor.moments._rows import map_over_rows, sum_over_rows
 from latensor.moments.data import Table, as_table
 
-METHODS = ("implicit", "available")
+THIRD_METHODS = ("implicit", "available")
 # The available-case tensor is computed in slabs of about this many entries.
 _FLOATS_PER_SLAB = 1 << 22
 
@@ -229,7 +229,7 @@ def contract_cumulants(
 
     `method` and `block` as in `contract_third_cumulant`.
     """
-    check_option("method", method, METHODS)
+    check_option("method", method, THIRD_METHODS)
     block = None if block is None else check_integer("block", block, 1)
     if method == "implicit":
         return _contract_implicit(data, directions)

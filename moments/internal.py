@@ -2,7 +2,7 @@
 
 from latensor.moments._cross import average_sums, count_table, spread_view, table_moments, view_features
 from latensor.moments._cumulants import (
-    METHODS,
+    THIRD_METHODS,
     ContractedCumulants,
     contract_cumulants,
     second_cumulant,
@@ -44,10 +44,10 @@ from latensor.moments.data import as_documents, as_sequences, as_table
 
 __all__ = [
     "CATEGORICAL",
-    "METHODS",
     "MIN_WORDS",
     "REAL",
     "SHARE",
+    "THIRD_METHODS",
     "WINDOW",
     "Centred",
     "ContractedCumulants",

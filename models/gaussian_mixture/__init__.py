@@ -20,8 +20,7 @@ not depend on their values; see `fit` for dimensions that are missing together.
 from latensor.models.gaussian_mixture.em import refine
 from latensor.models.gaussian_mixture.likelihood import log_likelihood, posterior
 from latensor.models.gaussian_mixture.params import GaussianMixture, permute, population_moments, sample
-from latensor.models.gaussian_mixture.spectral import fit, fit_moments
-from latensor.models.partial import Diagnostics
+from latensor.models.gaussian_mixture.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
     "Diagnostics",

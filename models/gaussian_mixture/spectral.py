@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import check_key, machine_epsilon, matmul, small_jit
 from latensor.decompose import Status, noise_variance, project_columns_to_simplex
@@ -23,7 +23,6 @@ from latensor.models.components import (
 )
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.partial import (
-    Diagnostics,
     Dimensions,
     Options,
     Trust,
@@ -38,6 +37,20 @@ from latensor.moments.internal import Centred, ContractedCumulants, as_table, co
 
 # Where all points are the same: small, and its inverse still a number in float32.
 SMALLEST_VARIANCE = 1e-30
+
+
+class Diagnostics(NamedTuple):
+    """How the stages of `fit` went."""
+
+    spectrum: Spectrum
+    """Of the weighted second moment."""
+    whitening_status: Int[Array, ""]
+    decomposition_status: Int[Array, ""]
+    dimensions: Dimensions
+    unobserved_pairs: Int[Array, ""] | None
+    """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
+    unobserved_triples: Int[Array, ""] | None
+    """Triples (of `d³`) likewise; counted with `third="available"`. Their moments are set to zero."""
 
 
 def fit(

@@ -41,7 +41,7 @@ def test_demo_writes_numbers_and_a_picture(tmp_path):
 def test_a_claim_that_fails_is_said_and_returned(held, tmp_path, monkeypatch, capsys):
     report = Report(["k"], [[1]], [Claim("it is fast", "7 times", held)])
     module = type("Module", (), {"__doc__": "A made-up benchmark.", "run": staticmethod(lambda options: report)})
-    monkeypatch.setattr(runner.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(runner, "load", lambda name: module)
     assert runner.run("made_up", Options(False, None, "cpu", tmp_path)) is held
     assert ("[held] it is fast: 7 times" if held else "[DID NOT HOLD] it is fast: 7 times") in capsys.readouterr().out
     assert json.loads((tmp_path / "data.json").read_text())["claims"][0]["held"] is held

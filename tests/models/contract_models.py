@@ -13,16 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from latensor.models.gamma_poisson import GammaPoisson
 from latensor.models.gaussian_mixture import GaussianMixture
-try:#TMP
-    from latensor.models.gamma_poisson import GammaPoisson#TMP
-except ImportError: GammaPoisson = lambda *a: None#TMP
-try:#TMP
-    from latensor.models.hidden_markov import HiddenMarkov#TMP
-except ImportError: HiddenMarkov = lambda *a: None#TMP
-try:#TMP
-    from latensor.models.mixed_membership import MixedMembership#TMP
-except ImportError: MixedMembership = lambda *a: None#TMP
+from latensor.models.hidden_markov import HiddenMarkov
+from latensor.models.mixed_membership import MixedMembership
 from latensor.models.naive_bayes import NaiveBayes
 from latensor.moments import Documents, Sequences, Table, Variables
 
@@ -325,7 +319,7 @@ MIXED_MEMBERSHIP_REALS = Model(
 MODELS = (NAIVE_BAYES, GAUSSIAN_MIXTURE, GAMMA_POISSON, MIXED_MEMBERSHIP, HIDDEN_MARKOV)
 # Other kinds of data, for which only the invariances are tested.
 VARIANTS = (HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
-MODELS = tuple(m for m in MODELS if m.params is not None and hasattr(m.module, "__all__"))#TMP
+MODELS = tuple(m for m in MODELS if m.params is not None and hasattr(m.module, "__all__"))  # TMP
 
 
 def draw(model: Model, seed: int, dtype: Any) -> Any:
