@@ -5,6 +5,7 @@ estimate has to follow.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,7 +128,6 @@ NAIVE_BAYES = Model(
 # gaussian_mixture.
 SCALE, SHIFT = 1e3, 50.0
 
-
 GAUSSIAN_MIXTURE = Model(
     "gaussian_mixture",
     GaussianMixture(np.array([0.5, 0.3, 0.2]), 4 * np.random.default_rng(1).normal(size=(7, 3)), 1.0),
@@ -209,7 +209,7 @@ def num_observed(data: Sequences) -> np.ndarray:
     return np.sum(data.observed_on_host(), axis=1)
 
 
-def occupation(params: Any) -> Any:
+def occupation(params: HiddenMarkov) -> Any:
     """Return the share of time in each state in the long run."""
     return np.linalg.matrix_power(np.asarray(params.transition), 200)[0]
 
@@ -324,9 +324,9 @@ VARIANTS = (HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
 def draw(model: Model, seed: int, dtype: Any) -> Any:
     """Return data of a model: always of the same shapes."""
     params = cast(model.params, dtype)
-    verb = model.module.sample
-    options = {name: value for name, value in model.options.items() if name in ("length", "variables")}
-    sample = verb(jax.random.key(seed), params, model.num_rows, **options)
+    taken = inspect.signature(model.module.sample).parameters
+    options = {name: value for name, value in model.options.items() if name in taken}
+    sample = model.module.sample(jax.random.key(seed), params, model.num_rows, **options)
     return model.data(np.random.default_rng(seed), sample.x)
 
 
