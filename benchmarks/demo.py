@@ -49,14 +49,14 @@ def run(options: Options) -> Report:
         errors = batch_errors(gaussian_mixture, keys, x, mask, truth, interest_mask())
         progress.update()
         table, seen, means = jnp.where(mask[0], x[0], jnp.nan), mask[0], truth[0]
-        found, rows = {}, []
+        fits, rows = {}, []
         for name in METHODS:
             timing, result = measure(partial(gaussian_mixture.fit, keys[0], table, COMPONENTS, mask=seen, missing=name))
-            found[name] = result
+            fits[name] = result
             rows.append(
                 [name, *_errors(means, result.params.means), 1e3 * timing.warm, Status(int(result.status)).name]
             )
-        timing, refined = measure(lambda: gaussian_mixture.refine(found["weighted"].params, table, mask=seen))
+        timing, refined = measure(lambda: gaussian_mixture.refine(fits["weighted"].params, table, mask=seen))
         rows.append(
             [
                 "refine(weighted)",
@@ -68,10 +68,10 @@ def run(options: Options) -> Report:
         progress.update()
     for row, error in zip(rows, [*errors.mean(axis=0), None], strict=True):
         row.append("" if error is None else float(error))
-    dimensions = found["weighted"].diagnostics.dimensions
+    dimensions = fits["weighted"].diagnostics.dimensions
     print("rates of the dimensions, as fit reports them:", np.asarray(dimensions.rates).round(3).tolist())
     columns = ["", "error, complete", "error, all", "ms", "status", f"mean of {tables} tables"]
-    picture = _draw(table, errors, means, found["weighted"].params.means, refined.params.means)
+    picture = _draw(table, errors, means, fits["weighted"].params.means, refined.params.means)
     return Report(columns, rows, [], {"errors": errors, "rates": dimensions.rates}, picture)
 
 

@@ -143,7 +143,9 @@ def sweep(
 
     Returns errors `(patterns, sizes, trials, methods)` for the implicit and the available-case third moment.
     """
-    found = {third: np.zeros((len(PATTERNS), len(sizes), trials, len(METHODS))) for third in ("implicit", "available")}
+    errors_by_third = {
+        third: np.zeros((len(PATTERNS), len(sizes), trials, len(METHODS))) for third in ("implicit", "available")
+    }
     for j, n in enumerate(sizes):
         key_data, key_fit, key_mask = jax.random.split(jax.random.fold_in(key, n), 3)
         x, truth = draw(key_data, trials, n)
@@ -151,26 +153,26 @@ def sweep(
         for i, pattern in enumerate(PATTERNS):
             rates = jnp.concatenate([jnp.ones(COMPLETE), jnp.array(pattern)])
             mask = independent_masks(jax.random.fold_in(key_mask, i), rates, trials, n)
-            for third, errors in found.items():
+            for third, errors in errors_by_third.items():
                 errors[i, j] = batch_errors(model, keys, x, mask, truth, interest_mask(), third)
             progress.update()
-    return found
+    return errors_by_third
 
 
-def sweep_rows(sizes: tuple[int, ...], found: dict[str, np.ndarray]) -> list[list[Any]]:
+def sweep_rows(sizes: tuple[int, ...], errors_by_third: dict[str, np.ndarray]) -> list[list[Any]]:
     """Return the table of a sweep: mean errors of the three methods, and the available-case weighted one."""
     rows = []
     for i, pattern in enumerate(PATTERNS):
         for j, n in enumerate(sizes):
-            means = found["implicit"][i, j].mean(axis=0)
-            other = found["available"][i, j].mean(axis=0)[0]
+            means = errors_by_third["implicit"][i, j].mean(axis=0)
+            other = errors_by_third["available"][i, j].mean(axis=0)[0]
             rows.append([str(pattern), n, *(float(v) for v in means), float(other)])
     return rows
 
 
-def sweep_claims(sizes: tuple[int, ...], found: dict[str, np.ndarray], gain_at: int) -> list[Claim]:
+def sweep_claims(sizes: tuple[int, ...], errors_by_third: dict[str, np.ndarray], gain_at: int) -> list[Claim]:
     """Return what the paper says of these figures, and what we say of the implicit moments."""
-    means = found["implicit"].mean(axis=2)
+    means = errors_by_third["implicit"].mean(axis=2)
     ratio = means[..., 0] / np.minimum(means[..., 1], means[..., 2])
     worst = np.unravel_index(np.argmax(ratio), ratio.shape)
     claims = [
@@ -190,7 +192,7 @@ def sweep_claims(sizes: tuple[int, ...], found: dict[str, np.ndarray], gain_at: 
                 bool(weighted <= 0.8 * min(full, part)),
             )
         )
-    apart = np.abs(means[..., 0] / found["available"].mean(axis=2)[..., 0] - 1)
+    apart = np.abs(means[..., 0] / errors_by_third["available"].mean(axis=2)[..., 0] - 1)
     claims.append(
         Claim(
             "implicit and available-case errors of the weighted method differ by less than 5 %",
@@ -198,7 +200,7 @@ def sweep_claims(sizes: tuple[int, ...], found: dict[str, np.ndarray], gain_at: 
             bool(apart.max() < 0.05),
         )
     )
-    finite = all(bool(np.all(np.isfinite(errors))) for errors in found.values())
+    finite = all(bool(np.all(np.isfinite(errors))) for errors in errors_by_third.values())
     claims.append(Claim("every trial gives a number", "all finite" if finite else "some are not", finite))
     return claims
 
@@ -217,10 +219,10 @@ def plot_methods(axis: Any, sizes: Any, errors: np.ndarray, names: tuple[str, ..
     axis.set(xscale="log", yscale="log")
 
 
-def sweep_figure(sizes: tuple[int, ...], found: dict[str, np.ndarray], title: str) -> Any:
+def sweep_figure(sizes: tuple[int, ...], errors_by_third: dict[str, np.ndarray], title: str) -> Any:
     """Draw one panel a pattern."""
     made, axes = figure(len(PATTERNS), (11.0, 2.9))
-    for axis, pattern, errors in zip(axes, PATTERNS, found["implicit"], strict=True):
+    for axis, pattern, errors in zip(axes, PATTERNS, errors_by_third["implicit"], strict=True):
         plot_methods(axis, sizes, errors)
         axis.set(title=f"p = {pattern}", xlabel="samples n")
     axes[0].set_ylabel(r"error $\varepsilon_c$ (radians)")
@@ -240,13 +242,13 @@ def run_sweep(
     sizes = (1_000, 3_000) if options.quick else SIZES
     trials = options.trials or (5 if options.quick else 100)
     with tqdm(total=len(sizes) * len(PATTERNS), desc="patterns and sizes") as progress:
-        found = sweep(model, draw, sizes, trials, jax.random.key(seed), progress)
+        errors_by_third = sweep(model, draw, sizes, trials, jax.random.key(seed), progress)
     return Report(
         ["rates", "n", *METHODS, "weighted, available-case"],
-        sweep_rows(sizes, found),
-        sweep_claims(sizes, found, 30_000),
-        {"sizes": sizes, "patterns": PATTERNS, "trials": trials, "errors": found},
-        sweep_figure(sizes, found, f"{title}: error on the complete dimensions, {trials} trials"),
+        sweep_rows(sizes, errors_by_third),
+        sweep_claims(sizes, errors_by_third, 30_000),
+        {"sizes": sizes, "patterns": PATTERNS, "trials": trials, "errors": errors_by_third},
+        sweep_figure(sizes, errors_by_third, f"{title}: error on the complete dimensions, {trials} trials"),
     )
 
 
@@ -267,11 +269,11 @@ def joint_sweep(
     """Run the pattern of Figure 1b; errors `(partials, trials, methods)` for each kind of third moments."""
     x, truth = draw_fixed(num_full, trials, num_full + max(partials))
     keys = jax.random.split(jax.random.key(num_full), trials)
-    found = {third: np.zeros((len(partials), trials, len(METHODS))) for third in thirds}
+    errors_by_third = {third: np.zeros((len(partials), trials, len(METHODS))) for third in thirds}
     for i, num_partial in enumerate(partials):
         n = num_full + num_partial
         mask = jnp.broadcast_to(joint_masks(num_full, n)[None], (trials, n, DIMENSIONS))
-        for third, errors in found.items():
+        for third, errors in errors_by_third.items():
             errors[i] = batch_errors(gamma_poisson, keys, x[:, :n], mask, truth, interest_mask(), third)
         progress.update()
-    return found
+    return errors_by_third

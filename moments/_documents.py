@@ -126,13 +126,6 @@ def _second(documents: Documents, two: Array) -> Float[Array, "d d"]:
 
 
 @jax.jit
-def document_first_moment(documents: Documents) -> Float[Array, " d"]:
-    """Return the mean word distribution `Bπ`."""
-    one, _, _ = _weights_by_order(documents, documents.dtype)
-    return spread_words(documents, one[:, None])[:, 0]
-
-
-@jax.jit
 def document_second_moment(documents: Documents) -> Float[Array, "d d"]:
     """Return the pair moment `B diag(π) Bᵀ`, dense: `O(n d²)`."""
     _, two, _ = _weights_by_order(documents, documents.dtype)

@@ -1,6 +1,6 @@
 """Names of this layer that our models need beside the public ones. Not for users: they may change without notice."""
 
-from latensor.moments._cross import average_sums, count_table, spread_view, table_moments, view_features
+from latensor.moments._cross import count_table, spread_view, table_moments, view_features
 from latensor.moments._cumulants import (
     THIRD_METHODS,
     ContractedCumulants,
@@ -9,11 +9,10 @@ from latensor.moments._cumulants import (
     second_cumulant_diagonal,
     second_cumulant_operator,
 )
-from latensor.moments._data_type import Rows, check_row_weights
+from latensor.moments._data_type import Rows
 from latensor.moments._dirichlet import correct_dirichlet, described, entry_features, raw_cross_moments, row_features
 from latensor.moments._documents import (
     MIN_WORDS,
-    document_first_moment,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -57,11 +56,9 @@ __all__ = [
     "as_documents",
     "as_sequences",
     "as_table",
-    "average_sums",
     "average_weights",
     "category_rows",
     "centre",
-    "check_row_weights",
     "contract_cumulants",
     "contract_third",
     "contract_windows",
@@ -72,7 +69,6 @@ __all__ = [
     "count_table",
     "described",
     "distinct_triples",
-    "document_first_moment",
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",

@@ -1,5 +1,6 @@
 """Every annotation of latensor is enforced while the tests run, and arrays of different ranks never broadcast."""
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -40,9 +41,17 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jaxtyping.install_import_hook("latensor", "beartype.beartype")
 
+# After the hook, so that these annotations are enforced too. Small stages ask for level 1 by themselves.
+from latensor.base import _compile
+
+_compile._CHEAP_OPTIONS["xla_backend_optimization_level"] = 0
+
+# Tracing makes millions of small objects that are seldom garbage: to look for it less often saves a sixth of the time.
+gc.set_threshold(200_000, 50, 50)
+
 
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
-_MOST_MAPS, _TESTS_PER_LOOK = 30_000, 20
+_MOST_MAPS, _TESTS_PER_LOOK = 40_000, 20
 _tests_since_look = 0
 
 

@@ -6,8 +6,6 @@ import numpy as np
 from jax import export
 from scipy.optimize import linear_sum_assignment
 
-from latensor.models.naive_bayes import NaiveBayes
-
 PLATFORMS = ("cuda", "tpu")
 
 
@@ -21,17 +19,10 @@ def orthogonal_tensor(seed, size, rank=None, low=1.0, high=3.0):
     return jnp.asarray(tensor), jnp.asarray(values), jnp.asarray(vectors)
 
 
-def random_model(seed, d, k, concentration=0.1, weights=None):
-    """Draw word probabilities by NumPy: jax.random.dirichlet takes as long to compile, for every shape, as a fit."""
-    word_probs = np.random.default_rng(seed).dirichlet(np.full(d, concentration), k).T
-    weights = np.ones(k) if weights is None else np.asarray(weights, float)
-    return NaiveBayes(jnp.asarray(weights / weights.sum(), float), jnp.asarray(word_probs, float))
-
-
-def best_order(truth, found):
+def best_order(truth, estimate):
     """Assign columns to those of the truth; by SciPy, because every shape would compile again."""
-    truth, found = np.asarray(truth), np.asarray(found)
-    return linear_sum_assignment(np.sum((truth[:, :, None] - found[:, None, :]) ** 2, axis=0))[1]
+    truth, estimate = np.asarray(truth), np.asarray(estimate)
+    return linear_sum_assignment(np.sum((truth[:, :, None] - estimate[:, None, :]) ** 2, axis=0))[1]
 
 
 def largest(difference):

@@ -88,12 +88,13 @@ def run(options: Options) -> Report:
             frequencies = jnp.asarray(rng.multinomial(n, np.asarray(table @ z), trials) / n)
             linear = jax.vmap(lambda mu, table=table: reduced_pseudoinverse(mu, table))(frequencies)
             likely = _likelihood(frequencies, jnp.broadcast_to(table, (trials, *table.shape)))
-            covariances = [np.atleast_2d(n * np.cov(np.asarray(found)[:, :-1].T)) for found in (linear, likely)]
+            covariances = [np.atleast_2d(n * np.cov(np.asarray(estimates)[:, :-1].T)) for estimates in (linear, likely)]
             simulated = np.trace(np.linalg.solve(*covariances)) / (table.shape[1] - 1)
             closed = float(relative_efficiency(table, z))
             exact = marginal_variances(table, z)
             scales = [
-                np.trace(found) / np.trace(np.asarray(form)) for found, form in zip(covariances, exact, strict=True)
+                np.trace(covariance) / np.trace(np.asarray(form))
+                for covariance, form in zip(covariances, exact, strict=True)
             ]
             ratios.append(simulated / closed)
             if np.isfinite(setting.expected):

@@ -42,24 +42,24 @@ def _draw_models(rng: np.random.Generator, trials: int, d: int) -> HiddenMarkov:
     return HiddenMarkov(*(jnp.asarray(part) for part in parts))
 
 
-def _distance(truth: HiddenMarkov, found: HiddenMarkov) -> jax.Array:
+def _distance(truth: HiddenMarkov, estimate: HiddenMarkov) -> jax.Array:
     """Return the distance of all parameters in the better order of two states."""
 
     def one(order: jax.Array) -> jax.Array:
         return jnp.sqrt(
-            jnp.sum((truth.initial - found.initial[order]) ** 2)
-            + jnp.sum((truth.transition - found.transition[order][:, order]) ** 2)
-            + jnp.sum((truth.emission - found.emission[:, order]) ** 2)
+            jnp.sum((truth.initial - estimate.initial[order]) ** 2)
+            + jnp.sum((truth.transition - estimate.transition[order][:, order]) ** 2)
+            + jnp.sum((truth.emission - estimate.emission[:, order]) ** 2)
         )
 
     return jnp.minimum(one(jnp.array([0, 1])), one(jnp.array([1, 0])))
 
 
-def _raw(found: HiddenMarkov, moments: CrossMoments) -> HiddenMarkov:
+def _raw(estimate: HiddenMarkov, moments: CrossMoments) -> HiddenMarkov:
     """Return the paper's pseudoinverse estimate, which nothing keeps on the simplex."""
-    joint = pseudoinverse_marginals(moments.second[0], (found.emission, found.emission))
+    joint = pseudoinverse_marginals(moments.second[0], (estimate.emission, estimate.emission))
     initial = jnp.sum(joint, axis=1)
-    return HiddenMarkov(initial, joint / initial[:, None], found.emission)
+    return HiddenMarkov(initial, joint / initial[:, None], estimate.emission)
 
 
 @jax.jit
@@ -68,8 +68,8 @@ def _errors(key: jax.Array, truth: HiddenMarkov, table: jax.Array) -> jax.Array:
     moments = table_moments(table)
     projected = hidden_markov.fit_moments(key, moments, _STATES, marginals="pseudoinverse", polish=False).params
     likelihood = hidden_markov.fit_moments(key, moments, _STATES, marginals="likelihood", polish=False).params
-    found = (_raw(projected, moments), projected, likelihood)
-    return jnp.stack([_distance(truth, params) for params in found])
+    estimates = (_raw(projected, moments), projected, likelihood)
+    return jnp.stack([_distance(truth, params) for params in estimates])
 
 
 def _tables(rng: np.random.Generator, models: HiddenMarkov) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -114,8 +114,8 @@ def run(options: Options) -> Report:
 
 
 def _where(worse: np.ndarray, levels: tuple[float, ...], ratio: np.ndarray) -> str:
-    found = [f"d = {_SYMBOLS[i]} at {levels[j]:g} ({100 * (ratio[i, j] - 1):+.1f} %)" for i, j in np.argwhere(worse)]
-    return "; ".join(found) if found else "nowhere worse"
+    worse_at = [f"d = {_SYMBOLS[i]} at {levels[j]:g} ({100 * (ratio[i, j] - 1):+.1f} %)" for i, j in np.argwhere(worse)]
+    return "; ".join(worse_at) if worse_at else "nowhere worse"
 
 
 def _claims(noise: np.ndarray, counts: np.ndarray) -> list[Claim]:

@@ -35,10 +35,10 @@ def _succeed(key: Array, noise: Array, method: Any, trials: int) -> tuple[Array,
         order = jax.random.permutation(key_order, _COMPONENTS)
         errors = noise * jax.random.normal(key_noise, (2, *tables.shape))
         seen = jnp.maximum(tables[None] + errors, 0)
-        found = match_columns(seen[0], seen[1][:, order], method)
-        right = jnp.all(order[found.permutation] == jnp.arange(_COMPONENTS))
-        valid = jnp.all(jnp.sort(found.permutation) == jnp.arange(_COMPONENTS))
-        return right, ~found.is_permutation, ~valid & found.is_permutation
+        match = match_columns(seen[0], seen[1][:, order], method)
+        right = jnp.all(order[match.permutation] == jnp.arange(_COMPONENTS))
+        valid = jnp.all(jnp.sort(match.permutation) == jnp.arange(_COMPONENTS))
+        return right, ~match.is_permutation, ~valid & match.is_permutation
 
     counts = jax.vmap(one)(jax.random.split(key, trials))
     return jnp.mean(counts[0]), jnp.mean(counts[1]), jnp.sum(counts[2])
@@ -51,8 +51,8 @@ def run(options: Options) -> Report:
     success, flagged, hidden = (np.zeros((len(levels), len(_METHODS))) for _ in range(3))
     for i, level in enumerate(tqdm(levels, desc="noise levels")):
         for m, method in enumerate(_METHODS):
-            found = _succeed(jax.random.fold_in(jax.random.key(7), i), jnp.float32(level), method, trials)
-            success[i, m], flagged[i, m], hidden[i, m] = (float(part) for part in found)
+            shares = _succeed(jax.random.fold_in(jax.random.key(7), i), jnp.float32(level), method, trials)
+            success[i, m], flagged[i, m], hidden[i, m] = (float(part) for part in shares)
     gap = success[:, 0] - success[:, 1]
     rows = [[float(level), *map(float, success[i]), *map(float, flagged[i, :2])] for i, level in enumerate(levels)]
     claims = [

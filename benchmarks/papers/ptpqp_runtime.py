@@ -65,8 +65,8 @@ def _partitions(x: np.ndarray, k: int, num_partitions: int, anchors: Any) -> lis
     for part, mode in enumerate(modes):
         tensor = sub_tensor(x, mode, ALPHA * k)
         tensors[part, : tensor.shape[0], : tensor.shape[1], : tensor.shape[2]] = tensor
-    found = partitioned_nonnegative_cp(jax.random.key(0), jnp.asarray(tensors), made.is_anchor, k)
-    return [_Partition(mode, float(value)) for mode, value in zip(modes, found.unexplained, strict=True)]
+    cp = partitioned_nonnegative_cp(jax.random.key(0), jnp.asarray(tensors), made.is_anchor, k)
+    return [_Partition(mode, float(value)) for mode, value in zip(modes, cp.unexplained, strict=True)]
 
 
 def _serial(x: np.ndarray, k: int, partitions: list[_Partition], num_anchors: list[int]) -> tuple[float, Any, float]:
@@ -78,13 +78,13 @@ def _serial(x: np.ndarray, k: int, partitions: list[_Partition], num_anchors: li
     start = time.perf_counter()
     for modes, objective in tqdm(partitions, desc=f"k = {k}, NumPy", leave=False):
         tensor = sub_tensor(x, modes, ALPHA * k)
-        found, taken = factorize(rng, tensor, k, _NEAR * objective, _MAX_SWEEPS)
+        factors, taken = factorize(rng, tensor, k, _NEAR * objective, _MAX_SWEEPS)
         sweeps.append(taken)
-        found = [normalize(factor) for factor in found]
-        stacked = np.concatenate([f[: CATEGORIES * q] for f, q in zip(found, num_anchors, strict=True)])
+        factors = [normalize(factor) for factor in factors]
+        stacked = np.concatenate([f[: CATEGORIES * q] for f, q in zip(factors, num_anchors, strict=True)])
         reference = stacked if reference is None else reference
         order = match_procrustes(reference, stacked)
-        for factor, mode in zip(found, modes, strict=True):
+        for factor, mode in zip(factors, modes, strict=True):
             place = (mode[:, None] * CATEGORIES + np.arange(CATEGORIES)).reshape(-1)
             tables[place] += factor[:, order]
             counts[place] += 1

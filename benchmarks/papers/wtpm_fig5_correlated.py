@@ -19,8 +19,8 @@ def run(options: Options) -> Report:
     num_full = 1_000 if options.quick else 10_000
     partials = (100, 3_000) if options.quick else (1_000, 3_000, 10_000, 30_000, 100_000)
     with tqdm(total=len(partials), desc="numbers of partial rows") as progress:
-        found = joint_sweep(num_full, partials, trials, ("available", "implicit"), progress)
-    means, implicit = found["available"].mean(axis=1), found["implicit"].mean(axis=1)
+        errors = joint_sweep(num_full, partials, trials, ("available", "implicit"), progress)
+    means, implicit = errors["available"].mean(axis=1), errors["implicit"].mean(axis=1)
     ratio = means[:, 0] / np.minimum(means[:, 1], means[:, 2])
     claims = [
         Claim(
@@ -31,11 +31,11 @@ def run(options: Options) -> Report:
     ]
     rows = [[n, *(float(v) for v in means[i]), float(implicit[i, 0])] for i, n in enumerate(partials)]
     made, (axis,) = figure(1, (4.8, 3.3))
-    plot_methods(axis, partials, found["available"])
+    plot_methods(axis, partials, errors["available"])
     axis.plot(
         partials, implicit[:, 0], color=COLOURS["grey"], ls="--", lw=1, label="weighted, implicit (not for this case)"
     )
     axis.set(xlabel=f"partial rows, beside {num_full:,} full ones", ylabel=r"error $\varepsilon_c$ (radians)")
     axis.legend(frameon=False, fontsize=8)
     columns = ["partial rows", "weighted", "full", "partial", "weighted, implicit"]
-    return Report(columns, rows, claims, {"partials": partials, "errors": found}, made)
+    return Report(columns, rows, claims, {"partials": partials, "errors": errors}, made)

@@ -89,12 +89,12 @@ def run(options: Options) -> Report:
     n = x.shape[0]
     order = jax.vmap(lambda key: jax.random.permutation(key, n))(jax.random.split(key_split, splits))
     train = (order >= int(_HELD_OUT * n)).astype(x.dtype)
-    found = {}
+    by_third = {}
     for third in tqdm(("available", "implicit"), desc="kinds of moments"):
         one = partial(_held_out, third=third)
         keys = jax.random.split(key_fit, splits)
-        found[third] = np.asarray(jax.vmap(one, in_axes=(0, None, None, 0, None))(keys, x, mask, train, complete))
-    values = found["available"]
+        by_third[third] = np.asarray(jax.vmap(one, in_axes=(0, None, None, 0, None))(keys, x, mask, train, complete))
+    values = by_third["available"]
     weighted, full, part = values.mean(axis=0)
     wins = int(np.sum(values[:, 0] >= values[:, 2]))
     claims = [
@@ -110,8 +110,8 @@ def run(options: Options) -> Report:
         ),
     ]
     rows = [
-        [third, name, float(found[third][:, m].mean()), float(found[third][:, m].std())]
-        for third in found
+        [third, name, float(by_third[third][:, m].mean()), float(by_third[third][:, m].std())]
+        for third in by_third
         for m, name in enumerate(METHODS)
     ]
     made, (axis,) = figure(1, (4.2, 3.2))
@@ -125,5 +125,5 @@ def run(options: Options) -> Report:
         ylabel="held-out log-likelihood a row",
         title=f"PhysioNet 2012, {int(complete.sum())} complete columns of {x.shape[1]}",
     )
-    data = {"log_likelihoods": found, "rows": n, "complete": int(complete.sum())}
+    data = {"log_likelihoods": by_third, "rows": n, "complete": int(complete.sum())}
     return Report(["third moments", "method", "held-out log-likelihood", "over splits"], rows, claims, data, made)

@@ -92,8 +92,8 @@ def run(options: Options) -> Report:
         likelihood = float(peer.score(column))
         ours = float(hidden_markov.log_likelihood(best.params, x)[0])
         errors = [
-            float(matched_rmse(truth.emission, found))
-            for found in (fit.params.emission, best.params.emission, jnp.asarray(peer.emissionprob_.T, jnp.float32))
+            float(matched_rmse(truth.emission, emission))
+            for emission in (fit.params.emission, best.params.emission, jnp.asarray(peer.emissionprob_.T, jnp.float32))
         ]
         faster.append(theirs / timing.warm)
         nearer.append(errors[0] < errors[2])

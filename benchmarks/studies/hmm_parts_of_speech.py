@@ -89,7 +89,7 @@ def run(options: Options) -> Report:
     train, test = parts["train"], parts["test"]
     k, d = 17, num_words + 1
     usual = (np.bincount(train.words, minlength=d) + 0.5) / (len(train.words) + 0.5 * d)
-    rows, found = [], {}
+    rows, scores = [], {}
 
     def learn(name: str, function: object) -> HiddenMarkov:
         start = time.perf_counter()
@@ -97,8 +97,8 @@ def run(options: Options) -> Report:
         seconds = time.perf_counter() - start
         params = result.params if isinstance(result, Fit | Refined) else result
         status = Status(int(result.status)).name if isinstance(result, Fit | Refined) else ""
-        found[name] = _judge(_smooth(params, usual), test, k)
-        rows.append([name, *found[name], seconds, status])
+        scores[name] = _judge(_smooth(params, usual), test, k)
+        rows.append([name, *scores[name], seconds, status])
         progress.update()
         return params
 
@@ -117,18 +117,18 @@ def run(options: Options) -> Report:
     claims = [
         Claim(
             "states by moments + EM tell the tag better than the most frequent tag does, one to one",
-            f"{found['moments + EM'][1]:.1%} against {floor[1]:.1%}",
-            found["moments + EM"][1] > floor[1],
+            f"{scores['moments + EM'][1]:.1%} against {floor[1]:.1%}",
+            scores["moments + EM"][1] > floor[1],
         ),
         Claim(
             "held-out perplexity of moments + EM below the unigram model's",
-            f"{found['moments + EM'][2]:.1f} against {unigram:.1f}",
-            found["moments + EM"][2] < unigram,
+            f"{scores['moments + EM'][2]:.1f} against {unigram:.1f}",
+            scores["moments + EM"][2] < unigram,
         ),
         Claim(
             "and at most that of EM from a random start",
-            f"{found['moments + EM'][2]:.1f} against {found['EM, random start'][2]:.1f}",
-            found["moments + EM"][2] <= found["EM, random start"][2],
+            f"{scores['moments + EM'][2]:.1f} against {scores['EM, random start'][2]:.1f}",
+            scores["moments + EM"][2] <= scores["EM, random start"][2],
         ),
     ]
     columns = ["", "many to one", "one to one", "perplexity", "s (with compilation)", "status"]

@@ -51,9 +51,9 @@ def _refine(params: HiddenMarkov, x: jax.Array) -> Refined:
 @jax.jit
 def _from_random(starts: HiddenMarkov, x: jax.Array) -> Refined:
     """Return, for each sequence, the likeliest of what EM makes of its starts."""
-    found = jax.vmap(jax.vmap(hidden_markov.refine, in_axes=(0, None)))(starts, x)
-    best = jnp.argmax(found.log_likelihood, axis=1)
-    return jax.tree.map(lambda part: jax.vmap(lambda row, i: row[i])(part, best), found)
+    refined = jax.vmap(jax.vmap(hidden_markov.refine, in_axes=(0, None)))(starts, x)
+    best = jnp.argmax(refined.log_likelihood, axis=1)
+    return jax.tree.map(lambda part: jax.vmap(lambda row, i: row[i])(part, best), refined)
 
 
 def run(options: Options) -> Report:

@@ -109,9 +109,9 @@ def test_integers_become_32_bits_without_wrapping_around(float64):
     }
     for dtype, (values, expected) in cases.items():
         x = jnp.asarray(np.array(values, dtype))
-        for found in (as_int32(x), jax.jit(as_int32)(x), jax.vmap(as_int32)(x)):
-            assert found.dtype == jnp.int32
-            assert found.tolist() == expected
+        for integers in (as_int32(x), jax.jit(as_int32)(x), jax.vmap(as_int32)(x)):
+            assert integers.dtype == jnp.int32
+            assert integers.tolist() == expected
 
 
 def test_concrete_integers_stay_concrete_in_a_trace(precision):

@@ -44,9 +44,9 @@ def test_same_values_as_jit(optimize, precision):
     small = small_jit(static_argnames="exponent", optimize=optimize)(power)
     plain = jax.jit(power, static_argnames="exponent")
     for exponent in (1, 4):
-        found = small(matrix, exponent)
-        assert found.dtype == precision
-        np.testing.assert_allclose(found, plain(matrix, exponent), rtol=1e-12 if precision == "float64" else 1e-6)
+        value = small(matrix, exponent)
+        assert value.dtype == precision
+        np.testing.assert_allclose(value, plain(matrix, exponent), rtol=1e-12 if precision == "float64" else 1e-6)
 
 
 def test_static_arguments_by_keyword_and_by_position():

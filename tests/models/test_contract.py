@@ -1,6 +1,6 @@
 """The contract that all models keep: every verb of every model, eager and transformed, in both precisions.
 
-`contract_models.MODELS` lists the models; verbs are found in each package's `__all__`. Data and parameters have the
+`contract_models.MODELS` lists the models; verbs are those in each package's `__all__`. Data and parameters have the
 same shapes in all tests, so that every verb compiles once for each way to run it: most of the time is compilation.
 """
 

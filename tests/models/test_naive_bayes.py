@@ -9,7 +9,8 @@ from latensor.decompose import Status, matched_rmse
 from latensor.models import naive_bayes
 from latensor.models.naive_bayes import NaiveBayes
 from latensor.moments import document_moments
-from tests.helpers import best_order, largest, lowers, random_model
+from tests.helpers import best_order, largest, lowers
+from tests.models.naive_bayes_cases import random_model
 
 METHODS = ("power", "diagonalization")
 

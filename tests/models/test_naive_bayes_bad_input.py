@@ -10,7 +10,7 @@ import pytest
 from latensor.decompose import Status
 from latensor.models import naive_bayes
 from latensor.models.naive_bayes import NaiveBayes
-from tests.helpers import random_model
+from tests.models.naive_bayes_cases import random_model
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 

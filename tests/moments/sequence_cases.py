@@ -68,8 +68,8 @@ def parts_of(moments):
     return (*moments.first, *moments.second, moments.third)
 
 
-def agree(found, expected, tol):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def agree(result, expected, tol):
+    for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=tol, rtol=0)
 
 
@@ -81,9 +81,9 @@ def counter(parts, weights, masks=None):
     return counts
 
 
-def as_dict(found):
+def as_dict(codes_and_counts):
     """Return the triples that were seen, with their weights; each must have one place."""
-    codes, counts = found
+    codes, counts = codes_and_counts
     seen = np.asarray(counts) > 0
     triples = [tuple(triple) for triple in np.stack(codes, axis=1)[seen].tolist()]
     assert len(set(triples)) == len(triples)

@@ -38,13 +38,13 @@ def test_gaussian_moments_are_those_of_the_components(float64):
         mass.append(weights[h] * node_weights[i] * node_weights[j])
     x, mass = jnp.asarray(points), jnp.asarray(mass)
     table = Table(x, row_weights=mass)
-    found = gaussian_moments(table, variance)
-    np.testing.assert_allclose(found.first, means @ weights, atol=1e-12)
-    np.testing.assert_allclose(found.second, means * weights @ means.T, atol=1e-12)
-    np.testing.assert_allclose(found.third, np.einsum("h,ih,jh,lh->ijl", weights, means, means, means), atol=1e-12)
+    moments = gaussian_moments(table, variance)
+    np.testing.assert_allclose(moments.first, means @ weights, atol=1e-12)
+    np.testing.assert_allclose(moments.second, means * weights @ means.T, atol=1e-12)
+    np.testing.assert_allclose(moments.third, np.einsum("h,ih,jh,lh->ijl", weights, means, means, means), atol=1e-12)
     directions = jnp.asarray(rng.normal(size=(2, 2)))
     contracted = contract_gaussian_moments(table, directions, variance)
-    np.testing.assert_allclose(contracted, contract_third(found.third, directions), atol=1e-12)
+    np.testing.assert_allclose(contracted, contract_third(moments.third, directions), atol=1e-12)
 
 
 def test_gamma_poisson_moments_are_those_of_the_intensities(float64):
@@ -63,15 +63,15 @@ def test_gamma_poisson_moments_are_those_of_the_intensities(float64):
             mass.append(w * np.exp(logs[0, i] + logs[1, j]))
     x, mass = jnp.asarray(points, float), jnp.asarray(mass)
     table = Table(x, row_weights=mass)
-    found = gamma_poisson_moments(table)
+    moments = gamma_poisson_moments(table)
     centred = topics @ (alpha - weights @ alpha).T  # (d, points): what A α does without the Poisson noise
-    np.testing.assert_allclose(found.second, centred * weights @ centred.T, atol=1e-9)
+    np.testing.assert_allclose(moments.second, centred * weights @ centred.T, atol=1e-9)
     third = np.einsum("p,ip,jp,lp->ijl", weights, centred, centred, centred)
-    np.testing.assert_allclose(found.third, third, atol=1e-9)
+    np.testing.assert_allclose(moments.third, third, atol=1e-9)
     directions = jnp.asarray(rng.normal(size=(2, 2)))
     contracted = contract_gamma_poisson_moments(table, directions)
-    np.testing.assert_allclose(contracted, contract_third(found.third, directions), atol=1e-9)
-    back = gamma_poisson_cumulants(found)
+    np.testing.assert_allclose(contracted, contract_third(moments.third, directions), atol=1e-9)
+    back = gamma_poisson_cumulants(moments)
     np.testing.assert_allclose(back.third, cumulants(table).third, atol=1e-9)
 
 
@@ -90,9 +90,9 @@ def test_contracted_corrections_equal_dense_ones_under_a_mask(method, float64):
             correct_gaussian(seen, jnp.eye(D), jnp.array(0.5)),
             correct_gamma_poisson(seen, jnp.eye(D), data.mean),
         )
-    found = (
+    contracted = (
         contract_gaussian_moments(table, directions, 0.5, method=method),
         contract_gamma_poisson_moments(table, directions, method=method),
     )
-    for a, b in zip(found, dense, strict=True):
+    for a, b in zip(contracted, dense, strict=True):
         assert relative(a, np.asarray(contract_third(b, directions))) < 1e-10

@@ -43,8 +43,8 @@ def parts(moments):
     return [*moments.first, *moments.second, moments.third]
 
 
-def agree(found, expected, tol):
-    for a, b in zip(parts(found), expected, strict=True):
+def agree(result, expected, tol):
+    for a, b in zip(parts(result), expected, strict=True):
         np.testing.assert_allclose(a, b, atol=tol, rtol=0)
 
 
@@ -64,24 +64,24 @@ def identities():
 def test_agrees_with_the_definition(kind, precision):
     views, features = draw(0, KINDS[kind])
     weights = np.random.default_rng(1).random(ROWS)
-    found = cross_moments(*as_views(views), categories(KINDS[kind]), jnp.asarray(weights, float))
-    assert {part.dtype for part in parts(found)} == {jnp.dtype(precision)}
-    assert int(found.num_unobserved) == 0
-    agree(found, naive(features, weights), 1e-14 if precision == "float64" else 1e-6)
+    result = cross_moments(*as_views(views), categories(KINDS[kind]), jnp.asarray(weights, float))
+    assert {part.dtype for part in parts(result)} == {jnp.dtype(precision)}
+    assert int(result.num_unobserved) == 0
+    agree(result, naive(features, weights), 1e-14 if precision == "float64" else 1e-6)
 
 
 def test_one_number_of_categories_serves_all_views(float64):
     views, _ = draw(2, KINDS["codes"])
-    found = cross_moments(*as_views(views), 5)
-    agree(found, naive([np.eye(5)[view] for view in views]), 1e-14)
+    result = cross_moments(*as_views(views), 5)
+    agree(result, naive([np.eye(5)[view] for view in views]), 1e-14)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_weight_repeats_a_row(kind, float64):
     views, features = draw(3, KINDS[kind])
     repeats = np.random.default_rng(4).integers(0, 4, ROWS)
-    found = cross_moments(*as_views(views), categories(KINDS[kind]), jnp.asarray(2.5 * repeats))
-    agree(found, naive([np.repeat(part, repeats, axis=0) for part in features]), 1e-14)
+    result = cross_moments(*as_views(views), categories(KINDS[kind]), jnp.asarray(2.5 * repeats))
+    agree(result, naive([np.repeat(part, repeats, axis=0) for part in features]), 1e-14)
 
 
 @pytest.mark.parametrize("kind", ["codes", "mixed"])
@@ -94,8 +94,8 @@ def test_rows_with_a_code_out_of_range_are_left_out(kind, float64):
     assert bad.sum() == 6
     moments = [cross_moments(*as_views(views), categories(KINDS[kind]))]
     moments.append(contract_cross_moments(*as_views(views), identities()))
-    for found in moments:
-        agree(found, naive([part[~bad] for part in features]), 1e-14)
+    for result in moments:
+        agree(result, naive([part[~bad] for part in features]), 1e-14)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -104,15 +104,15 @@ def test_contraction_is_the_dense_one_contracted(kind, precision):
     rng = np.random.default_rng(7)
     directions = [rng.normal(size=(d, r)) for d, r in zip(SIZES, (2, 4, 3), strict=True)]
     weights = rng.random(ROWS)
-    found = contract_cross_moments(
+    result = contract_cross_moments(
         *as_views(views), tuple(jnp.asarray(w, float) for w in directions), jnp.asarray(weights, float)
     )
-    assert {part.dtype for part in parts(found)} == {jnp.dtype(precision)}
+    assert {part.dtype for part in parts(result)} == {jnp.dtype(precision)}
     a, b, c, ab, ac, bc, abc = naive(features, weights)
     u, v, w = directions
     expected = [u.T @ a, v.T @ b, w.T @ c, u.T @ ab @ v, u.T @ ac @ w, v.T @ bc @ w]
     expected.append(np.einsum("abc,ax,by,cz->xyz", abc, u, v, w))
-    agree(found, expected, 1e-13 if precision == "float64" else 1e-5)
+    agree(result, expected, 1e-13 if precision == "float64" else 1e-5)
 
 
 @pytest.mark.parametrize("per_block", [17, 20, 1])
@@ -133,8 +133,8 @@ def test_no_weight_at_all_gives_zeros_under_a_trace(precision):
         views = as_views(draw(10, KINDS[kind])[0])
         dense = jax.jit(lambda w, views=views, kind=kind: cross_moments(*views, categories(KINDS[kind]), w))
         contracted = jax.jit(lambda w, views=views: contract_cross_moments(*views, identities(), w))
-        for found in (dense(nothing), contracted(nothing)):
-            assert not any(np.any(np.asarray(part) != 0) for part in parts(found))
+        for result in (dense(nothing), contracted(nothing)):
+            assert not any(np.any(np.asarray(part) != 0) for part in parts(result))
 
 
 def test_nothing_but_codes_out_of_range_gives_zeros(float64):
@@ -174,8 +174,8 @@ def test_codes_of_any_integer_type(dtype, float64):
     views = (jnp.asarray(codes),) * 3
     np.testing.assert_allclose(cross_moments(*views[:2], jnp.ones((7, 1)), 300).first[0], kept, atol=1e-15)
     directions = np.random.default_rng(0).normal(size=(300, 2))
-    found = contract_cross_moments(*views, (jnp.asarray(directions),) * 3)
-    np.testing.assert_allclose(found.first[0], kept @ directions, atol=1e-14)
+    result = contract_cross_moments(*views, (jnp.asarray(directions),) * 3)
+    np.testing.assert_allclose(result.first[0], kept @ directions, atol=1e-14)
     small = (jnp.asarray(directions[:130]),) * 3
     np.testing.assert_allclose(contract_cross_moments(*views, small).first[0], kept @ directions, atol=1e-14)
     spread = spread_view(views[0], jnp.ones((7, 1)), 300)

@@ -44,9 +44,9 @@ def test_implicit_contraction_equals_that_of_the_explicit_tensor(low, high, weig
 def test_float32_contraction(float64):
     x, mask, directions, _ = draw(1)
     expected = contract_third_cumulant(Table(x, mask), directions)
-    found = contract_third_cumulant(Table(x.astype(jnp.float32), mask), directions.astype(jnp.float32))
-    assert found.dtype == jnp.float32
-    assert relative(found, np.asarray(expected)) < 1e-4
+    contracted = contract_third_cumulant(Table(x.astype(jnp.float32), mask), directions.astype(jnp.float32))
+    assert contracted.dtype == jnp.float32
+    assert relative(contracted, np.asarray(expected)) < 1e-4
 
 
 @pytest.mark.parametrize("method", ["implicit", "available"])
@@ -73,16 +73,16 @@ def test_available_case_against_loops_and_unobserved_entries(float64):
     # Dimensions 0 and 1 are never observed together, nor are 0, 2 and 3.
     mask = mask.at[:, 1].set(mask[:, 1] & ~mask[:, 0]).at[:, 3].set(mask[:, 3] & ~(mask[:, 0] & mask[:, 2]))
     table = Table(x, mask)
-    found = cumulants(table)
-    rest = np.where(mask, np.asarray(x) - np.asarray(found.mean), 0)
+    result = cumulants(table)
+    rest = np.where(mask, np.asarray(x) - np.asarray(result.mean), 0)
     unobserved = 0
     for i, j, m in itertools.product(range(D), repeat=3):
         rows = np.asarray(mask[:, i] & mask[:, j] & mask[:, m])
         unobserved += not rows.any()
         expected = np.mean(rest[rows, i] * rest[rows, j] * rest[rows, m]) if rows.any() else 0.0
-        np.testing.assert_allclose(found.third[i, j, m], expected, rtol=1e-10, atol=1e-12)
-    assert found.num_unobserved == unobserved > 0
-    assert all(np.all(np.isfinite(leaf)) for leaf in found)
+        np.testing.assert_allclose(result.third[i, j, m], expected, rtol=1e-10, atol=1e-12)
+    assert result.num_unobserved == unobserved > 0
+    assert all(np.all(np.isfinite(leaf)) for leaf in result)
     second, pairs = second_cumulant(centre(table))
     assert pairs == 2
     assert second[0, 1] == 0

@@ -134,8 +134,8 @@ def test_under_a_trace_values_are_not_checked(precision):
 
 
 def test_symbols_beyond_32_bits_do_not_wrap_around_under_a_trace(float64):
-    found = jax.jit(lambda x: Sequences(x, num_symbols=3).x)(jnp.asarray([0, 2**32 + 1, -(2**32)]))
-    assert found.tolist() == [0, 2**31 - 1, -(2**31)]
+    symbols = jax.jit(lambda x: Sequences(x, num_symbols=3).x)(jnp.asarray([0, 2**32 + 1, -(2**32)]))
+    assert symbols.tolist() == [0, 2**31 - 1, -(2**31)]
 
 
 # Pytrees.
@@ -212,10 +212,10 @@ def test_a_batch_of_tables(float64):
     batch = jax.vmap(Table)(xs, masks, jnp.asarray(weights))
     assert batch.x.shape == (2, 9, 3)
     np.testing.assert_allclose(batch.row_weights.max(axis=1), 1)
-    found = jax.vmap(cumulants)(batch)
+    batched = jax.vmap(cumulants)(batch)
     for lane in range(2):
         expected = cumulants(Table(xs[lane], masks[lane], jnp.asarray(weights[lane])))
-        for a, b in zip(found, expected, strict=True):
+        for a, b in zip(batched, expected, strict=True):
             np.testing.assert_allclose(a[lane], b, atol=1e-13)
     assert jax.vmap(Table)(xs).mask is None
 

@@ -77,10 +77,10 @@ def test_agrees_with_the_definition(case, float64):
         None if weights is None else jnp.asarray(weights),
         MIXED,
     )
-    found = dirichlet_cross_moments(table, MODES, 0.7)
+    moments = dirichlet_cross_moments(table, MODES, 0.7)
     second, third = by_loops(x, MODES, MIXED, 0.7, mask, weights)
-    np.testing.assert_allclose(found.second[0], second, atol=1e-12)
-    np.testing.assert_allclose(found.third, third, atol=1e-12)
+    np.testing.assert_allclose(moments.second[0], second, atol=1e-12)
+    np.testing.assert_allclose(moments.third, third, atol=1e-12)
 
 
 def test_a_full_mask_changes_nothing(float64):
@@ -96,10 +96,10 @@ def test_what_nobody_observes_is_zero_and_counted(float64):
     mask = np.ones(x.shape, bool)
     mask[:, 0] = np.arange(len(x)) % 2 == 0
     mask[:, 2] = ~mask[:, 0]
-    found = dirichlet_cross_moments(Table(jnp.asarray(x), jnp.asarray(mask), variables=MIXED), MODES, 0.7)
+    moments = dirichlet_cross_moments(Table(jnp.asarray(x), jnp.asarray(mask), variables=MIXED), MODES, 0.7)
     # Two categories with three, each with all of the six rows of the third mode.
-    assert int(found.num_unobserved) == 2 * 3 * 6
-    assert bool(jnp.all(jnp.isfinite(found.third)))
+    assert int(moments.num_unobserved) == 2 * 3 * 6
+    assert bool(jnp.all(jnp.isfinite(moments.third)))
 
 
 def test_many_samples_approach_the_model(float64):
@@ -113,10 +113,10 @@ def test_many_samples_approach_the_model(float64):
         component = (rng.random(n)[:, None] > np.cumsum(membership, axis=1)[:, :-1]).sum(axis=1)
         x[:, j] = (rng.random(n)[:, None] > np.cumsum(tables[j], axis=0).T[component][:, :-1]).sum(axis=1)
     table = Table(jnp.asarray(x), variables=categorical_variables(3, 3))
-    found = dirichlet_cross_moments(table, ((0,), (1,), (2,)), alpha.sum())
+    moments = dirichlet_cross_moments(table, ((0,), (1,), (2,)), alpha.sum())
     total = alpha.sum()
     expected = np.einsum("h,ih,jh,lh->ijl", 2 * alpha / (total * (total + 1) * (total + 2)), *tables)
-    assert np.max(np.abs(found.third - expected)) < 4 * np.sqrt(0.25 / n)
+    assert np.max(np.abs(moments.third - expected)) < 4 * np.sqrt(0.25 / n)
 
 
 def test_padding_is_zero_and_integers_become_the_default_float(precision):
@@ -149,12 +149,12 @@ def test_codes_of_any_type(dtype, precision):
     """More categories than an 8-bit type can number."""
     variables = categorical_variables(3, 300)
     x = jnp.asarray([[0, 1, 100], [100, 1, 0], [0, 44, 100]]).astype(dtype)
-    found = dirichlet_cross_moments(Table(x, variables=variables), ((0,), (1,), (2,)), 0.0)
-    assert found.third.dtype == ("float32" if dtype == "float32" else precision)
+    moments = dirichlet_cross_moments(Table(x, variables=variables), ((0,), (1,), (2,)), 0.0)
+    assert moments.third.dtype == ("float32" if dtype == "float32" else precision)
     expected = np.zeros(300)
     expected[[0, 100]] = 2 / 3, 1 / 3
-    np.testing.assert_allclose(found.first[0], expected, atol=1e-6)
-    np.testing.assert_allclose(found.third[0, 1, 100], 1 / 3, atol=1e-6)
+    np.testing.assert_allclose(moments.first[0], expected, atol=1e-6)
+    np.testing.assert_allclose(moments.third[0, 1, 100], 1 / 3, atol=1e-6)
 
 
 def test_bad_modes_are_named(no_type_checks):

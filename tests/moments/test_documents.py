@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from latensor.moments import Documents, contract_document_moments, document_moments
 from latensor.moments.internal import (
     contract_third,
-    document_first_moment,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -61,7 +60,6 @@ def test_dense_moments_are_averages_over_different_words(documents, row_weights)
 
 def test_single_moments_agree_with_the_full_ones(documents):
     moments = document_moments(documents)
-    np.testing.assert_allclose(document_first_moment(documents), moments.first, atol=1e-15)
     np.testing.assert_allclose(document_second_moment(documents), moments.second, atol=1e-15)
     # M₂ summed over its second word is M₁: what the model's weights rest on.
     np.testing.assert_allclose(moments.second.sum(axis=1), moments.first, atol=1e-15)
@@ -181,7 +179,6 @@ def test_lowers_for_accelerators():
     x, ids, w = jnp.ones((8, D)), jnp.zeros((8, 5), jnp.int32), jnp.ones((D, 2))
     for data in (Documents(x), Documents(ids, D)):
         lowers(document_moments, data)
-        lowers(document_first_moment, data)
         lowers(document_second_moment, data)
         lowers(lambda a, v: document_second_moment_operator(a)(v), data, w)
         lowers(contract_document_moments, data, w)

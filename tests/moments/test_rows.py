@@ -31,10 +31,10 @@ def test_blocks_of_arrays_are_only_a_matter_of_speed(num_rows, float64):
         sizes.append(x.shape[0])
         return {"products": weights @ x, "total": jnp.sum(weights), "none": None}
 
-    found = sum_over_rows(sums, x, weights, None, floats_per_row=FOUR_ROWS)
-    np.testing.assert_allclose(found["products"], weights @ x, atol=1e-14)
-    np.testing.assert_allclose(found["total"], jnp.sum(weights), atol=1e-14)
-    assert found["none"] is None
+    totals = sum_over_rows(sums, x, weights, None, floats_per_row=FOUR_ROWS)
+    np.testing.assert_allclose(totals["products"], weights @ x, atol=1e-14)
+    np.testing.assert_allclose(totals["total"], jnp.sum(weights), atol=1e-14)
+    assert totals["none"] is None
     assert max(sizes) == min(num_rows, 4)
     mapped = map_over_rows(lambda x, w: (2 * x, w[:, None] * x), x, weights, floats_per_row=FOUR_ROWS)
     np.testing.assert_array_equal(mapped[0], 2 * x)
@@ -61,8 +61,8 @@ def test_blocks_of_tables_are_tables(masked, num_rows, float64):
         each, values = block(rows, extra)
         return each @ values
 
-    found = sum_over_rows(total, table, weights, floats_per_row=FOUR_ROWS)
-    np.testing.assert_allclose(found, (share * weights) @ filled, atol=1e-14)
+    totals = sum_over_rows(total, table, weights, floats_per_row=FOUR_ROWS)
+    np.testing.assert_allclose(totals, (share * weights) @ filled, atol=1e-14)
     each, values = map_over_rows(block, table, weights, floats_per_row=FOUR_ROWS)
     np.testing.assert_array_equal(each, share * weights)
     np.testing.assert_array_equal(values, filled)
@@ -75,8 +75,8 @@ def test_static_fields_stay_with_every_block():
         assert (rows.num_words, rows.row_weights) == (30, None)
         return jnp.zeros(rows.num_words, jnp.int32).at[rows.x].add(1)
 
-    found = sum_over_rows(count, documents, floats_per_row=FOUR_ROWS)
-    np.testing.assert_array_equal(found, np.arange(30) < 22)
+    totals = sum_over_rows(count, documents, floats_per_row=FOUR_ROWS)
+    np.testing.assert_array_equal(totals, np.arange(30) < 22)
 
 
 def test_no_temporaries_mean_one_block():
@@ -103,14 +103,14 @@ def test_windows_of_neighbours_are_met_once(floats_per_row, overlap, num_rows, f
         size = x.shape[0] - overlap
         return jnp.sum(x[:size] * x[overlap:] * weights[:size, None])
 
-    found = sum_over_rows(windows, x, weights, floats_per_row=floats_per_row, overlap=overlap)
-    np.testing.assert_allclose(found, expected, atol=1e-13)
+    totals = sum_over_rows(windows, x, weights, floats_per_row=floats_per_row, overlap=overlap)
+    np.testing.assert_allclose(totals, expected, atol=1e-13)
 
 
 def test_temporaries_larger_than_a_block_go_row_by_row(float64):
     x, _ = draw(5)
-    found = sum_over_rows(lambda x: jnp.sum(x, axis=0), x, floats_per_row=1 << 30)
-    np.testing.assert_allclose(found, np.asarray(x).sum(axis=0), atol=1e-14)
+    totals = sum_over_rows(lambda x: jnp.sum(x, axis=0), x, floats_per_row=1 << 30)
+    np.testing.assert_allclose(totals, np.asarray(x).sum(axis=0), atol=1e-14)
 
 
 def test_jit_vmap_and_derivatives(float64):
@@ -159,9 +159,9 @@ def test_rows_that_do_not_fit_are_named(floats_per_row):
 
 def test_weights_that_sum_to_one_over_usable_rows(precision):
     weights = jnp.asarray([1.0, 2.0, 5.0], jnp.float32)
-    found = average_weights(weights, 3, precision, jnp.asarray([True, True, False]))
-    assert found.dtype == precision
-    np.testing.assert_allclose(found, [1 / 3, 2 / 3, 0], rtol=1e-6)
+    averaging = average_weights(weights, 3, precision, jnp.asarray([True, True, False]))
+    assert averaging.dtype == precision
+    np.testing.assert_allclose(averaging, [1 / 3, 2 / 3, 0], rtol=1e-6)
     np.testing.assert_allclose(average_weights(None, 4, precision), [0.25] * 4)
     assert average_weights(None, 2, precision, jnp.zeros(2, bool)).tolist() == [0, 0]
     assert np.isnan(average_weights(jnp.asarray([1.0, np.nan]), 2, precision)).any()

@@ -41,8 +41,8 @@ def test_windows_that_miss_an_observation_do_not_count(real, batched, precision)
     mask = jnp.asarray(laid_out(masks, batched, padding=True))
     sequences = Sequences(whole.x, whole.lengths, mask, whole.row_weights, whole.num_symbols)
     tol = 1e-14 if precision == "float64" else 1e-6
-    found = contract_sequence_moments(sequences, jnp.eye(SYMBOLS))
-    agree(parts_of(found), dense_moments(views, each), tol)
+    moments = contract_sequence_moments(sequences, jnp.eye(SYMBOLS))
+    agree(parts_of(moments), dense_moments(views, each), tol)
     if not real:
         agree(parts_of(sequence_moments(sequences)), dense_moments(views, each), tol)
         assert as_dict(distinct_triples(find_windows(sequences), 70)).keys() == counter(parts, weights, masks).keys()
@@ -73,5 +73,5 @@ def test_a_full_mask_changes_nothing(float64):
 
 
 def test_all_observations_missing_gives_zeros(float64):
-    found = sequence_moments(Sequences(np.zeros(9, int), mask=np.zeros(9, bool)))
-    assert not any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(found))
+    moments = sequence_moments(Sequences(np.zeros(9, int), mask=np.zeros(9, bool)))
+    assert not any(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(moments))
