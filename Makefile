@@ -9,6 +9,9 @@ export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+# Python's bytecode too, whatever the environment says.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/python
+unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help

@@ -51,7 +51,7 @@ gc.set_threshold(200_000, 50, 50)
 
 
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
-_MOST_MAPS, _TESTS_PER_LOOK = 40_000, 20
+_MOST_MAPS, _TESTS_PER_LOOK = 50_000, 20
 _tests_since_look = 0
 
 

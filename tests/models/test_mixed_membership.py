@@ -158,7 +158,7 @@ def test_real_and_categorical_variables_together(float64):
 def test_the_concentration_can_be_estimated(table):
     """A total of 0.3: within a factor of two (the likelihood is flat), whatever is in rows of weight zero."""
     _, x = table
-    x = x[:4000]
+    x = x[:2000]
     options = {"concentration": None, "num_partitions": 1, "polish": 0}
     fit = small(x, **options)
     assert 0.15 < float(jnp.sum(fit.params.concentration)) < 0.6
