@@ -46,8 +46,8 @@ from latensor.base import _compile
 
 _compile._CHEAP_OPTIONS["xla_backend_optimization_level"] = 0
 
-# Tracing makes millions of small objects that are seldom garbage: to look for it less often saves a sixth of the time.
-gc.set_threshold(200_000, 50, 50)
+# Tracing makes millions of small objects, hardly any of them in cycles: the collector would only look at them again.
+gc.disable()
 
 
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.

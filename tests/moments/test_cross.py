@@ -161,7 +161,7 @@ def test_spread_is_the_adjoint_of_features(float64):
         np.testing.assert_allclose(spread, dense.T @ values, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_codes_of_any_integer_type(dtype, float64):
     """More categories than an 8-bit type can number, and codes that would wrap around into the range."""
     codes = np.array([0, 100, 3, 3, 100, 0, 120]).astype(dtype)
