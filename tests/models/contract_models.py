@@ -4,13 +4,8 @@ An entry says what the suite cannot know: example parameters, how samples become
 estimate has to follow.
 """
 
-import importlib
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,63 +15,7 @@ from latensor.models.hidden_markov import HiddenMarkov
 from latensor.models.mixed_membership import MixedMembership
 from latensor.models.naive_bayes import NaiveBayes
 from latensor.moments import Documents, Sequences, Table, Variables
-
-
-@dataclass(frozen=True, eq=False)
-class Symmetry:
-    """A change of the data that the estimate has to follow."""
-
-    name: str
-    data: Callable[[Any], Any]
-    """The changed data."""
-    params: Callable[[Any], Any]
-    """Parameters that describe the changed data as the given ones describe the data."""
-    log_likelihood: Callable[[Any], Any] = lambda data: 0.0
-    """What the change adds to each row's log-likelihood."""
-    broken: str = ""
-    """Why `fit` does not follow it yet; the other verbs have to."""
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """One entry of the contract suite."""
-
-    name: str
-    """Name of the package: `latensor.models.<name>`."""
-    params: Any
-    """Example parameters: NumPy, or numbers. The components occur with clearly different frequencies."""
-    data: Callable[[np.random.Generator, Any], Any]
-    """Maps the `x` of a sample to a data type with row weights, and with a mask where the model takes one."""
-    weights: Callable[[Any], Any]
-    """How often each component occurs; `fit` sorts by it."""
-    num_rows: int = 300
-    """Of a sample. A multiple of three."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Keywords for all verbs that have them."""
-    symmetries: tuple[Symmetry, ...] = ()
-    variant: str = ""
-    """For models with more than one kind of data."""
-    fit_tolerance: float = 1e-6
-    """How closely fits agree in float64 that are the same in theory; at least the tolerance of the decomposition."""
-    has_exact_likelihood: bool = True
-
-    @property
-    def module(self) -> Any:
-        return importlib.import_module(f"latensor.models.{self.name}")
-
-    @property
-    def num_components(self) -> int:
-        return len(self.weights(self.params))
-
-    def __str__(self) -> str:
-        return f"{self.name}-{self.variant}" if self.variant else self.name
-
-
-def change(data: Any, **functions: Callable[[np.ndarray], Any]) -> Any:
-    """Return the data with functions applied to some of its fields, in NumPy: every operation of JAX would compile."""
-    fields = {name: getattr(data, name) for name in functions if getattr(data, name, None) is not None}
-    changed = {name: functions[name](np.asarray(value)) for name, value in fields.items()}
-    return data._replace(**{name: jnp.asarray(value, fields[name].dtype) for name, value in changed.items()})
+from tests.models.contract_entry import Model, Symmetry, change
 
 
 def row_weights(rng: np.random.Generator, num_rows: int, dtype: Any) -> np.ndarray:
@@ -319,17 +258,3 @@ MIXED_MEMBERSHIP_REALS = Model(
 MODELS = (NAIVE_BAYES, GAUSSIAN_MIXTURE, GAMMA_POISSON, MIXED_MEMBERSHIP, HIDDEN_MARKOV)
 # Other kinds of data, for which only the invariances are tested.
 VARIANTS = (HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
-
-
-def draw(model: Model, seed: int, dtype: Any) -> Any:
-    """Return data of a model: always of the same shapes."""
-    params = cast(model.params, dtype)
-    taken = inspect.signature(model.module.sample).parameters
-    options = {name: value for name, value in model.options.items() if name in taken}
-    sample = model.module.sample(jax.random.key(seed), params, model.num_rows, **options)
-    return model.data(np.random.default_rng(seed), sample.x)
-
-
-def cast(params: Any, dtype: Any) -> Any:
-    """Return parameters of a floating type."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)

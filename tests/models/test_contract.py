@@ -1,11 +1,10 @@
 """The contract that all models keep: every verb of every model, eager and transformed, in both precisions.
 
-`contract_models.MODELS` lists the models; verbs are those in each package's `__all__`. Data and parameters have the
-same shapes in all tests, so that every verb compiles once for each way to run it: most of the time is compilation.
+`contract_models.MODELS` lists the models; verbs are those in each package's `__all__`. Signatures, and what
+every verb refuses, have files of their own.
 """
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -14,197 +13,34 @@ import pytest
 from jax import export
 
 from latensor.decompose import Status
-from latensor.models.results import Fit, LogLikelihood, Refined, Sample, Spectrum
-from latensor.moments import Table
-from latensor.moments.internal import Rows
-from tests.models.contract_models import MODELS, VARIANTS, cast, change, draw
-
-REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
-# The positional arguments of every verb; the required ones and those that only some models have.
-PATTERNS = {
-    "fit": ("key", "x", "num_components"),
-    "fit_moments": ("key", "moments", "num_components"),
-    "sample": ("key", "params", "num_samples"),
-    "population_moments": ("params",),
-    "permute": ("params", "order"),
-    "estimate_log_likelihood": ("key", "params", "x"),
-}
-RESULTS = {
-    "fit": Fit,
-    "fit_moments": Fit,
-    "refine": Refined,
-    "sample": Sample,
-    "estimate_log_likelihood": LogLikelihood,
-}
-DATA_KEYWORDS = ("mask", "lengths", "num_words", "num_symbols", "variables", "row_weights")
-# Keywords whose default is the model's own: its methods, what they need, and what length is usual.
-OWN_DEFAULTS = ("method", "num_restarts", "length")
-ORDER = np.array([2, 0, 1])
-# Of importance samplers: few, since accuracy is tested elsewhere.
-NUM_DRAWS = 20
-
-
-def verbs_of(model):
-    """Return the names of the functions of a model's package."""
-    return [name for name in model.module.__all__ if inspect.isfunction(getattr(model.module, name))]
-
-
-def positional(verb):
-    return PATTERNS.get(verb, ("params", "x"))
-
-
-def parameters_of(model, verb):
-    return inspect.signature(getattr(model.module, verb)).parameters
-
-
-VERBS = [pytest.param(model, verb, id=f"{model}-{verb}") for model in MODELS for verb in verbs_of(model)]
-every_model = pytest.mark.parametrize("model", MODELS, ids=str)
-every_kind = pytest.mark.parametrize("model", [*MODELS, *VARIANTS], ids=str)
-every_verb = pytest.mark.parametrize(("model", "verb"), VERBS)
-# Verbs that only some models have share their code with one of these: they are traced with it.
-every_common_verb = pytest.mark.parametrize(("model", "verb"), [each for each in VERBS if each.values[1] in REQUIRED])
-
-
-def some_verbs(argument):
-    """Return the verbs that take an argument, for `parametrize`."""
-    chosen = [each for each in VERBS if argument in parameters_of(*each.values)]
-    return pytest.mark.parametrize(("model", "verb"), chosen)
-
-
-def call(model, verb, **arguments):
-    """Call a verb with those of the arguments, and of the model's options, that it takes."""
-    num_samples = model.num_rows if verb == "sample" else NUM_DRAWS
-    available = {"num_components": model.num_components, "num_samples": num_samples, "order": ORDER}
-    available |= model.options | arguments
-    taken = {name: available[name] for name in parameters_of(model, verb) if name in available}
-    if isinstance(taken.get("x"), Rows):
-        # The data carry these.
-        taken = {name: value for name, value in taken.items() if name in arguments or name not in DATA_KEYWORDS}
-    positionals = [taken.pop(name) for name in positional(verb)]
-    return getattr(model.module, verb)(*positionals, **taken)
-
-
-def run(model, verb, key, params, data):
-    """Call any verb with what it needs of a key, parameters and data. EM takes a fixed number of steps."""
-    arguments = {"key": key, "params": params, "x": data}
-    if "moments" in parameters_of(model, verb):
-        arguments["moments"] = call(model, "population_moments", params=params)
-    if verb == "refine":
-        arguments |= {"tol": 0.0, "max_iters": 4}
-    return call(model, verb, **arguments)
-
-
-# Caches: of eager results and of compiled functions, for each model and precision.
-def _mode():
-    return jax.config.jax_enable_x64
-
-
-def _cached(function):
-    cached = functools.cache(lambda x64, *arguments: function(*arguments))
-    return lambda *arguments: cached(_mode(), *arguments)
-
-
-@_cached
-def params_of(model):
-    return cast(model.params, jnp.result_type(float))
-
-
-@_cached
-def data_of(model, seed=0):
-    return draw(model, seed, jnp.result_type(float))
-
-
-@_cached
-def eager(model, verb, seed=0):
-    return run(model, verb, jax.random.key(seed), params_of(model), data_of(model, seed))
-
-
-@_cached
-def jitted(model, verb):
-    return jax.jit(functools.partial(run, model, verb))
-
-
-@_cached
-def batched(model, verb):
-    return jax.jit(jax.vmap(functools.partial(run, model, verb), in_axes=(0, None, 0)))
-
-
-# In NumPy, since every operation of JAX would compile for every shape.
-def stack(*trees):
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
-
-
-def lane(tree, index):
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], tree)
-
-
-def take(data, rows):
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), data)
-
-
-def floats(tree):
-    """Return the floating arrays of a result."""
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-
-
-def assert_close(actual, expected, tolerance):
-    """Compare all arrays of two results, each relative to its largest entry."""
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        one, other = np.asarray(one), np.asarray(other)
-        scale = np.max(np.abs(other), initial=0)
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-30))
-
-
-def comparable(result):
-    """Leave out what depends on rounding: counts of iterations, gains and residuals near zero."""
-    if isinstance(result, Fit):
-        return result.params, result.status
-    if isinstance(result, Refined):
-        return result.params, result.log_likelihood
-    return result
-
-
-# Signatures.
-@every_model
-def test_every_model_has_all_verbs(model):
-    assert set(REQUIRED) <= set(verbs_of(model))
-    assert model.module.__all__ == sorted(model.module.__all__)
-
-
-@every_verb
-def test_arguments_that_define_a_verb_come_first_and_all_others_by_keyword(model, verb):
-    kinds = [(name, parameter.kind) for name, parameter in parameters_of(model, verb).items()]
-    split = len(positional(verb))
-    assert [name for name, _ in kinds[:split]] == list(positional(verb))
-    assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind in kinds[split:])
-
-
-@every_verb
-def test_keywords_of_the_data_come_before_options(model, verb):
-    keywords = list(parameters_of(model, verb))[len(positional(verb)) :]
-    first = [*DATA_KEYWORDS, "method", "num_restarts", "tol", "max_iters"]
-    present = [name for name in first if name in keywords]
-    assert keywords[: len(present)] == present
-
-
-@pytest.mark.parametrize("verb", sorted({verb for model in MODELS for verb in verbs_of(model)}))
-def test_the_same_keyword_has_the_same_default_and_place_in_all_models(verb):
-    signatures = [parameters_of(model, verb) for model in MODELS if verb in verbs_of(model)]
-    defaults, before = {}, set()
-    for parameters in signatures:
-        names = list(parameters)
-        before |= {(one, two) for i, one in enumerate(names) for two in names[i + 1 :]}
-        for name, parameter in parameters.items():
-            if name not in OWN_DEFAULTS:
-                defaults.setdefault(name, set()).add(parameter.default)
-    assert {name: values for name, values in defaults.items() if len(values) > 1} == {}
-    assert not [pair for pair in before if pair[::-1] in before]
-
-
-@every_model
-def test_log_likelihood_takes_a_key(model):
-    assert parameters_of(model, "log_likelihood")["key"].default is None
+from latensor.models.results import Spectrum
+from tests.models.contract import (
+    DATA_KEYWORDS,
+    ORDER,
+    RESULTS,
+    assert_close,
+    batched,
+    call,
+    comparable,
+    data_of,
+    eager,
+    every_common_verb,
+    every_kind,
+    every_model,
+    every_verb,
+    floats,
+    jitted,
+    lane,
+    parameters_of,
+    params_of,
+    positional,
+    run,
+    some_verbs,
+    stack,
+    take,
+)
+from tests.models.contract_entry import cast, change
+from tests.models.contract_models import MODELS, VARIANTS
 
 
 # Types of results.
@@ -441,99 +277,3 @@ def test_other_verbs_follow_a_change_of_the_data(model, symmetry, float64):
     if model.has_exact_likelihood:
         expected = np.asarray(eager(model, "log_likelihood")) + symmetry.log_likelihood(data)
         np.testing.assert_allclose(call(model, "log_likelihood", params=params, x=data), expected, rtol=1e-9)
-
-
-# Bad arguments: a ValueError that names the argument.
-@pytest.fixture
-def good(no_type_checks, model):
-    """Arguments for any verb, none of them bad."""
-    params = params_of(model)
-    moments = call(model, "population_moments", params=params)
-    return {"key": jax.random.key(0), "params": params, "x": data_of(model), "moments": moments}
-
-
-def assert_refused(model, verb, name, good, value):
-    with pytest.raises(ValueError, match=rf"^{name}[.:]"):
-        call(model, verb, **(good | {name: value}))
-
-
-@some_verbs("params")
-def test_bad_params(model, verb, good):
-    params = good["params"]
-    other = next(each for each in MODELS if each.name != model.name)
-    for bad in (params_of(other), tuple(params), None, eager(model, "fit")):
-        assert_refused(model, verb, "params", good, bad)
-    for name, leaf in params._asdict().items():
-        if leaf is not None:
-            assert_refused(model, verb, "params", good, params._replace(**{name: leaf * jnp.nan}))
-            assert_refused(model, verb, "params", good, params._replace(**{name: leaf[None]}))
-            if leaf.ndim:
-                assert_refused(model, verb, "params", good, params._replace(**{name: leaf[..., :-1]}))
-
-
-@some_verbs("key")
-def test_bad_key(model, verb, good):
-    for bad in (0, np.zeros(3), jax.random.split(jax.random.key(0), 2), *(["key"] if verb != "log_likelihood" else [])):
-        if verb != "log_likelihood" or not model.has_exact_likelihood:
-            assert_refused(model, verb, "key", good, bad)
-    if verb != "log_likelihood" or not model.has_exact_likelihood:
-        assert_refused(model, verb, "key", good, None)
-
-
-@some_verbs("num_components")
-def test_bad_num_components(model, verb, good):
-    for bad in (0, -1, 10_000, 2.0, True, "2", None):
-        assert_refused(model, verb, "num_components", good, bad)
-
-
-@some_verbs("moments")
-def test_bad_moments(model, verb, good):
-    for bad in (None, np.zeros(3), tuple(good["moments"])):
-        assert_refused(model, verb, "moments", good, bad)
-
-
-@some_verbs("x")
-def test_bad_data(model, verb, good):
-    x = np.asarray(good["x"].x)
-    for bad in (None, "data", x[(None,) * 3], x[:0], x * 1j):
-        assert_refused(model, verb, "x", good, bad)
-    other = Table(np.ones((4, 3))) if not isinstance(good["x"], Table) else data_of(MODELS[0])
-    assert_refused(model, verb, "x", good, other)
-    if not np.issubdtype(x.dtype, np.integer):
-        assert_refused(model, verb, "x", good, np.where(np.arange(x.size).reshape(x.shape) == 5, np.nan, x))
-
-
-@some_verbs("row_weights")
-def test_bad_row_weights(model, verb, good):
-    n = model.num_rows
-    good["x"] = np.asarray(good["x"].x)
-    for bad in (np.ones(n - 1), -np.ones(n), np.zeros(n), np.full(n, np.nan), np.ones((n, 1)), "equal"):
-        assert_refused(model, verb, "row_weights", good, bad)
-
-
-@some_verbs("mask")
-def test_bad_mask(model, verb, good):
-    mask = np.asarray(good["x"].mask)
-    good["x"] = np.asarray(good["x"].x)
-    for bad in (mask[:-1], mask[:, :-1], mask.astype(float), mask.tolist(), True):
-        assert_refused(model, verb, "mask", good, bad)
-
-
-@pytest.mark.parametrize(
-    ("name", "bad"),
-    [
-        ("num_samples", (0, -1, 2.5, True, None)),
-        ("order", ([0, 0, 1], [0, 1], [0.0, 1.0, 2.0], 0)),
-        ("method", ("newton", None)),
-        ("num_restarts", (0, 2.5, True)),
-        ("tol", (-1.0, np.nan, "small")),
-        ("max_iters", (-1, 2.5, True)),
-        ("smoothing", (-0.1, 1.5)),
-    ],
-)
-@every_model
-def test_bad_options(model, name, bad, good):
-    for verb in verbs_of(model):
-        if name in parameters_of(model, verb):
-            for value in bad:
-                assert_refused(model, verb, name, good, value)
