@@ -46,8 +46,8 @@ from latensor.base import _compile
 
 _compile._CHEAP_OPTIONS["xla_backend_optimization_level"] = 0
 
-# Tracing makes millions of small objects, hardly any of them in cycles: the collector would only look at them again.
-gc.disable()
+# Tracing makes millions of small objects, hardly any of them in cycles: look for those less often.
+gc.set_threshold(200_000, 50, 50)
 
 
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.

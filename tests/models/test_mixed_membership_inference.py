@@ -1,6 +1,5 @@
 import itertools
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,52 +8,23 @@ import pytest
 from scipy import special, stats
 
 from latensor.models import mixed_membership
-from latensor.models.mixed_membership import MixedMembership, em, factors, inference
-from latensor.models.mixed_membership.likelihood import likelihoods_around
-from latensor.moments import Table, Variables, categorical_variables
+from latensor.moments import categorical_variables
+from tests.models.membership_cases import (
+    MIXED,
+    K,
+    N,
+    P,
+    _bound,
+    _entries,
+    assert_close,
+    draw,
+    holes,
+    infer,
+    likelihood,
+    random_model,
+)
 
-# Most tests share these variables and shapes, and with them what was compiled.
-MIXED = Variables(("categorical", "real", "categorical", "real", "categorical"), (3, 1, 2, 1, 4))
-P, K, N = 5, 3, 60
 REAL = np.array([1, 3])
-
-
-def random_model(seed, variables=MIXED, k=K, scale=1.0, concentration=0.5):
-    """Components have categories from Dirichlet(`concentration`), means of deviation three, variances near one."""
-    rng = np.random.default_rng(seed)
-    blocks = [
-        rng.normal(0, 3, (1, k)) if kind == "real" else rng.dirichlet(np.full(size, concentration), k).T
-        for kind, size in zip(variables.kinds, variables.sizes, strict=True)
-    ]
-    real = variables.real.size
-    variances = jnp.asarray(rng.uniform(0.5, 2, real)) if real else None
-    return MixedMembership(jnp.asarray(scale * np.linspace(0.7, 1.3, k)), jnp.asarray(np.vstack(blocks)), variances)
-
-
-def draw(seed, params, num_samples, variables=MIXED):
-    """Rows by NumPy: jax.random.loggamma takes seconds to compile for every shape."""
-    rng = np.random.default_rng(seed)
-    alpha, tables = (np.asarray(leaf, np.float64) for leaf in params[:2])
-    hidden = rng.dirichlet(alpha, num_samples)
-    columns, num_real = [], 0
-    for kind, low, size in zip(variables.kinds, variables.offsets[:-1], variables.sizes, strict=True):
-        component = (rng.uniform(size=(num_samples, 1)) > np.cumsum(hidden, axis=1)[:, :-1]).sum(axis=1)
-        if kind == "real":
-            columns.append(rng.normal(tables[low, component], math.sqrt(params.variances[num_real])))
-            num_real += 1
-        else:
-            cumulative = np.cumsum(tables[low : low + size, component], axis=0)[:-1]
-            columns.append((rng.uniform(size=num_samples)[None] > cumulative).sum(axis=0))
-    x = np.stack(columns, axis=1)
-    return jnp.asarray(x, params.tables.dtype if variables.real.size else jnp.int32)
-
-
-def holes(seed, x):
-    """A mask, and the table with what must not matter under it."""
-    mask = np.random.default_rng(seed).uniform(size=x.shape) < 0.7
-    mask[0] = False
-    junk = np.where(np.arange(x.shape[1]) % 2 == 0, 99, np.nan)[None]
-    return jnp.asarray(mask), jnp.asarray(np.where(mask, x, junk), x.dtype)
 
 
 def likelihood_table(params, row, variables=MIXED):
@@ -82,44 +52,6 @@ def exact_log_likelihood(params, row, seen, variables=MIXED):
         with np.errstate(divide="ignore"):
             terms.append(value + np.sum(np.log(table[np.arange(len(table)), list(components)])))
     return special.logsumexp(terms)
-
-
-def infer(params, x, mask, variables=MIXED, tol=1e-9, max_iters=20_000):
-    dtype = params.tables.dtype
-    return inference.infer_memberships(
-        params, Table(x, mask, variables=variables), jnp.asarray(tol, dtype), jnp.int32(max_iters)
-    )
-
-
-@jax.jit
-def _entries(params, x, mask):
-    return inference.entry_likelihoods(params, Table(x, mask, variables=MIXED))
-
-
-@jax.jit
-def _bound(params, x, mask, gamma):
-    return inference.evidence_bound(params, _entries(params, x, mask), gamma)
-
-
-@partial(jax.jit, static_argnames="variables")
-def likelihood(key, params, x, mask, gamma, variables=MIXED):
-    return likelihoods_around(key, params, Table(x, mask, variables=variables), gamma, 400)
-
-
-def climb(params, x, mask, steps, row_weights=None, variables=MIXED, smoothing=0.0, update_concentration=True):
-    return mixed_membership.refine(
-        params,
-        Table(x, mask, jnp.ones(x.shape[0], params.tables.dtype) if row_weights is None else row_weights, variables),
-        tol=0.0,
-        max_iters=steps,
-        smoothing=smoothing,
-        update_concentration=update_concentration,
-    )
-
-
-def assert_close(a, b, tolerance):
-    for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
 
 
 # Draws.
@@ -237,101 +169,3 @@ def test_blocks_of_rows_are_as_the_whole(monkeypatch, float64):
     value = likelihood(jax.random.key(0), params, *same).value
     assert len(np.unique(np.asarray(value))) == N + 1
     assert float(np.ptp(value)) < 0.5
-
-
-# Variational EM.
-@pytest.mark.parametrize("masked", [True, False])
-def test_bound_never_falls(masked, float64):
-    truth = random_model(0)
-    clean = draw(1, truth, N)
-    mask, x = holes(2, clean) if masked else (None, clean)
-    for start in (truth, random_model(7, scale=4.0)):
-        values = [jnp.mean(_bound(start, x, mask, infer(start, x, mask)))]
-        for steps in (1, 2, 3, 10, 100):
-            result = climb(start, x, mask, steps)
-            values.append(jnp.mean(_bound(result.params, x, mask, infer(result.params, x, mask))))
-        assert np.all(np.diff(values) >= -1e-6 * abs(values[0])), values
-        sums = jax.ops.segment_sum(result.params.tables, MIXED.row_variables, P)
-        np.testing.assert_allclose(sums[np.array([0, 2, 4])], 1, rtol=1e-10)
-
-
-def test_what_is_masked_does_not_matter_and_weights_repeat_rows(precision):
-    tolerance = 1e-9 if precision == "float64" else 1e-3
-    params = random_model(0)
-    clean = draw(1, params, N)
-    mask, x = holes(2, clean)
-    expected = climb(params, clean, mask, 3).params
-    assert_close(climb(params, x, mask, 3).params, expected, tolerance)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(expected)} == {precision}
-    full = jnp.ones(mask.shape, bool)
-    if precision == "float64":
-        assert_close(climb(params, clean, full, 3).params, climb(params, clean, None, 3).params, tolerance)
-    chosen = np.random.default_rng(0).permutation(np.repeat(np.arange(N // 2), 2))
-    counts = jnp.asarray(np.bincount(chosen, minlength=N), clean.dtype)
-    repeated = climb(params, x[chosen], mask[chosen], 3).params
-    assert_close(climb(params, x, mask, 3, counts).params, repeated, tolerance)
-
-
-def test_concentration_is_recovered_from_far_away(precision):
-    starts = jnp.asarray(10.0 ** np.random.default_rng(0).uniform(-2, 2, (40, 3)))
-    update = jax.jit(jax.vmap(em.update_prior, in_axes=(0, None)))
-    for alpha in ([0.05, 0.1, 0.3], [0.5, 1.0, 2.0], [4.0, 9.0, 30.0]):
-        alpha = np.array(alpha)
-        log_mean = special.digamma(alpha) - special.digamma(alpha.sum())
-
-        def value(a, log_mean=log_mean):
-            a = np.asarray(a, np.float64)
-            return special.gammaln(a.sum(axis=1)) - special.gammaln(a).sum(axis=1) + (a - 1) @ log_mean
-
-        after = starts
-        for _ in range(10):
-            before = after
-            after = update(before, jnp.asarray(log_mean))
-            assert np.all(value(after) - value(before) > -1e-4 * np.abs(value(before)))
-        rtol = 1e-6 if precision == "float64" else 0.01
-        np.testing.assert_allclose(after, np.broadcast_to(alpha, after.shape), rtol=rtol)
-
-
-def test_em_recovers_the_tables_from_nearby():
-    variables = categorical_variables(60, 4)
-    truth = random_model(0, variables, k=2, scale=0.3, concentration=1.0)
-    x = draw(1, truth, 3000, variables)
-    start = truth._replace(tables=0.6 * truth.tables + 0.1)
-    result = climb(start, x, None, 40, variables=variables, update_concentration=False)
-    np.testing.assert_array_equal(result.params.concentration, truth.concentration)
-    before, after = (np.sqrt(np.mean((params.tables - truth.tables) ** 2)) for params in (start, result.params))
-    # A frequency of 1,500 rows has standard error 0.011; the bound adds a bias of its own.
-    assert after < 0.02 < 0.06 < before
-
-
-# What could go wrong.
-def test_zeros_constants_and_empty_components_are_no_trap(precision):
-    x = draw(1, random_model(0), N).at[:, 1].set(1e6).at[:5, 4].set(3).at[7, 3].set(1e4)
-    tables = np.array(random_model(0).tables)
-    # A category that occurs and that no component has; another that only one has, whose prior is next to nothing.
-    tables[MIXED.offsets[4] :] = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0, 0, 1.0], [0, 0, 0]])
-    params = random_model(0)._replace(concentration=jnp.array([1.0, 0.5, 1e-3]), tables=jnp.asarray(tables))
-    full = jnp.ones(x.shape, bool)
-    refined = climb(params, x, full, 20, smoothing=0.01)
-    again = climb(params, x, full, 20)
-    gamma = infer(params, x, full, tol=1e-4, max_iters=100)
-    value = likelihood(jax.random.key(0), params, x, full, gamma)
-    for leaf in jax.tree.leaves((refined, again, gamma, value)):
-        assert bool(jnp.all(jnp.isfinite(leaf)))
-    assert float(jnp.min(refined.params.concentration)) > 0
-    # A block's column that explains nothing keeps its values.
-    counts = jnp.asarray(np.random.default_rng(0).uniform(size=tables.shape)).at[:3, 1].set(0)
-    updated, num_empty = factors.normalize_blocks(counts, params.tables, MIXED)
-    assert int(num_empty) == 1
-    np.testing.assert_array_equal(updated[:3, 1], params.tables[:3, 1])
-    np.testing.assert_allclose(updated[:3, 0], counts[:3, 0] / counts[:3, 0].sum(), rtol=1e-5)
-
-
-def test_a_failed_row_spoils_no_other(float64):
-    params = random_model(0)
-    mask, x = holes(2, draw(1, params, N))
-    mask, x = mask.at[1, 0].set(True), x.at[1, 0].set(0)
-    gammas = infer(params, x.at[1, 0].set(7), mask)
-    good = ~jnp.isnan(gammas).any(axis=1)
-    assert int(jnp.sum(~good)) == 1
-    assert_close(gammas[good], infer(params, x, mask)[good], 1e-9)
