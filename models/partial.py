@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import (
     as_float,
@@ -16,6 +16,8 @@ from latensor.base import (
     check_option,
     is_concrete,
 )
+from latensor.decompose import Eigenpairs, Status, Whitening
+from latensor.decompose.internal import status_if, worst
 from latensor.models.checks import check_values
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
@@ -44,6 +46,23 @@ class Dimensions(NamedTuple):
     """Its weight in the decomposition."""
     complete: Bool[Array, " d"]
     """Whether its rate reaches `complete_rate`."""
+
+
+def table_status(
+    params: Any, boundary: Bool[Array, ""], dimensions: Dimensions, whitening: Whitening, pairs: Eigenpairs
+) -> Int[Array, ""]:
+    """Return the status of a fit to a table: the worst of its stages, and of what the estimate itself shows.
+
+    `boundary` is whether a parameter came out beyond its range and was moved.
+    """
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+    return worst(
+        whitening.status,
+        pairs.status,
+        status_if(boundary, Status.BOUNDARY),
+        status_if(~jnp.all(dimensions.rates > 0), Status.UNOBSERVED),
+        status_if(~finite, Status.NON_FINITE),
+    )
 
 
 class Options(NamedTuple):

@@ -1,5 +1,6 @@
 """Drawing from many categorical distributions at once."""
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -34,3 +35,8 @@ def inverse_cdf(
     low = jnp.zeros(uniforms.shape, jnp.int32)
     low, _ = lax.fori_loop(0, (d - 1).bit_length(), halve, (low, low + (d - 1)))
     return low
+
+
+def draw_components(key: Array, weights: Float[Array, " k"], num_samples: int) -> Int[Array, " n"]:
+    """Return the component of each sample of a mixture."""
+    return inverse_cdf(jax.random.uniform(key, (num_samples,), weights.dtype), weights[:, None])

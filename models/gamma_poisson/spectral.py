@@ -8,8 +8,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, divide, positive_or_one, small_jit
-from latensor.decompose import Status
-from latensor.decompose.internal import status_if, worst
 from latensor.models.components import (
     Components,
     SecondMoments,
@@ -30,6 +28,7 @@ from latensor.models.partial import (
     check_fit,
     check_options,
     describe_dimensions,
+    table_status,
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
@@ -223,16 +222,9 @@ def _read_off(
     )
     params, negative, boundary = _estimate_parameters(components)
     pairs = components.pairs
-    finite = jnp.all(jnp.isfinite(params.topics)) & jnp.all(jnp.isfinite(params.shapes)) & jnp.isfinite(params.rate)
     return Fit(
         params,
-        worst(
-            whitening.status,
-            pairs.status,
-            status_if(boundary, Status.BOUNDARY),
-            status_if(~jnp.all(dimensions.rates > 0), Status.UNOBSERVED),
-            status_if(~finite, Status.NON_FINITE),
-        ),
+        table_status(params, boundary, dimensions, whitening, pairs),
         pairs.num_iters,
         pairs.unexplained,
         Diagnostics(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from latensor.base import check_integer, check_key, einsum, matmul, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
 from latensor.models.results import Sample
-from latensor.models.sampling import inverse_cdf
+from latensor.models.sampling import draw_components
 from latensor.moments import Cumulants
 
 
@@ -58,7 +58,7 @@ def sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
 def _sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
     key_hidden, key_noise = jax.random.split(key)
     dtype = params.means.dtype
-    hidden = inverse_cdf(jax.random.uniform(key_hidden, (num_samples,), dtype), params.weights[:, None])
+    hidden = draw_components(key_hidden, params.weights, num_samples)
     noise = jax.random.normal(key_noise, (num_samples, params.means.shape[0]), dtype)
     return Sample(params.means.T[hidden] + jnp.sqrt(params.variance) * noise, hidden)
 

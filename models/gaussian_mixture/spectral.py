@@ -8,8 +8,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import check_key, machine_epsilon, matmul, small_jit
-from latensor.decompose import Status, noise_variance, project_columns_to_simplex
-from latensor.decompose.internal import noise_variance_operator, status_if, worst
+from latensor.decompose import noise_variance, project_columns_to_simplex
+from latensor.decompose.internal import noise_variance_operator
 from latensor.models.components import (
     SecondMoments,
     Whitened,
@@ -30,6 +30,7 @@ from latensor.models.partial import (
     check_fit,
     check_options,
     describe_dimensions,
+    table_status,
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
@@ -230,13 +231,7 @@ def _read_off(
     params = GaussianMixture(weights[order, 0], means, correction.variance)
     return Fit(
         params,
-        worst(
-            whitening.status,
-            pairs.status,
-            status_if(~is_positive, Status.BOUNDARY),
-            status_if(~jnp.all(dimensions.rates > 0), Status.UNOBSERVED),
-            status_if(~jnp.all(jnp.isfinite(means)), Status.NON_FINITE),
-        ),
+        table_status(params, ~is_positive, dimensions, whitening, pairs),
         pairs.num_iters,
         pairs.unexplained,
         Diagnostics(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Num
 from latensor.base import check_bool, check_integer, check_key, einsum, matmul, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_type
 from latensor.models.results import Sample
-from latensor.models.sampling import inverse_cdf
+from latensor.models.sampling import draw_components, inverse_cdf
 from latensor.moments import Moments
 
 
@@ -77,8 +77,7 @@ def sample(
 @partial(jax.jit, static_argnames=("num_samples", "length", "word_ids"))
 def _sample(key: Array, params: NaiveBayes, num_samples: int, length: tuple[int, int], word_ids: bool) -> Sample:
     key_topic, key_words = jax.random.split(key)
-    uniforms = jax.random.uniform(key_topic, (num_samples,), params.weights.dtype)
-    hidden = inverse_cdf(uniforms, params.weights[:, None])
+    hidden = draw_components(key_topic, params.weights, num_samples)
     return Sample(_draw_documents(key_words, params.word_probs, hidden, length, word_ids), hidden)
 
 

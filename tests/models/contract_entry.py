@@ -26,14 +26,18 @@ class Symmetry:
     """Why `fit` does not follow it yet; the other verbs have to."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """One entry of the contract suite."""
 
     name: str
     """Name of the package: `latensor.models.<name>`."""
     params: Any
-    """Example parameters: NumPy, or numbers. The components occur with clearly different frequencies."""
+    """Example parameters: NumPy, or numbers. Three components, in decreasing order of clearly different frequencies.
+
+    They overlap, so that four steps of EM still gain; and they are far enough apart for `fit` to converge on `num_rows`
+    rows of which a tenth of the entries is missing.
+    """
     data: Callable[[np.random.Generator, Any], Any]
     """Maps the `x` of a sample to a data type with row weights, and with a mask where the model takes one."""
     weights: Callable[[Any], Any]
@@ -49,6 +53,12 @@ class Model:
     """How closely fits agree in float64 that are the same in theory; at least the tolerance of the decomposition."""
     has_exact_likelihood: bool = True
 
+    def __post_init__(self) -> None:
+        weights = np.asarray(self.weights(self.params))
+        assert weights.shape == (3,), f"{self}: expected three components; got {weights.shape}"
+        assert np.all(np.diff(weights) < 0), f"{self}: expected components in decreasing order; got {weights}"
+        assert self.num_rows % 3 == 0, f"{self}: expected a multiple of three rows; got {self.num_rows}"
+
     @property
     def module(self) -> Any:
         return importlib.import_module(f"latensor.models.{self.name}")
@@ -59,6 +69,8 @@ class Model:
 
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name
+
+    __repr__ = __str__
 
 
 def change(data: Any, **functions: Callable[[np.ndarray], Any]) -> Any:

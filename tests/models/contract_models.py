@@ -60,7 +60,7 @@ NAIVE_BAYES = Model(
     NaiveBayes(np.array([0.5, 0.3, 0.2]), distinct_columns(0, 7, 3)),
     documents,
     weights=lambda params: params.weights,
-    options={"length": (10, 20)},
+    options={"length": (4, 8)},
     symmetries=(reordered_columns("word_probs"),),
 )
 

@@ -194,6 +194,14 @@ def test_evidence_bound_is_below_the_likelihood(model, float64):
 
 
 # Invariances.
+@every_kind
+def test_example_of_the_contract_is_not_too_easy(model, float64):
+    # Where EM is at rounding, its last step is taken or not by chance, and the tests below compare different steps.
+    refined = eager(model, "refine")
+    assert refined.num_iters == 4
+    assert refined.gain > 1e-10
+
+
 def fit_and_refine(model, data, params=None):
     """Return the parameters after `fit`, and after EM from the given ones."""
     fit = call(model, "fit", key=jax.random.key(0), x=data)
