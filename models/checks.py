@@ -77,10 +77,16 @@ def _row_summary(x: Array, mask: Array | None, counts: bool) -> tuple[Array, ...
     return (sums, jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)) if counts else (sums,)
 
 
-def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -> np.ndarray | None:
+def check_values(
+    x: Array,
+    mask: Array | None = None,
+    *,
+    counts: bool = False,
+    hint: str = " (pass mask=isfinite(x) if it is missing)",
+) -> np.ndarray | None:
     """Check concrete entries where they are observed: finite, and where `counts`, whole and not negative.
 
-    Returns the sums of the rows, or `None` under a trace.
+    Returns the sums of the rows, or `None` under a trace. `hint` is what to do about a NaN where there is no mask.
     """
     if not is_concrete(x, mask):
         return None
@@ -95,10 +101,9 @@ def check_values(x: Array, mask: Array | None = None, *, counts: bool = False) -
         bad = ~np.isfinite(values if mask is None else np.where(np.asarray(mask)[rows], values, 0))
         if bad.any():
             kind = "counts" if counts else "numbers"
-            hint = "" if mask is not None else " (pass mask=isfinite(x) if it is missing)"
             row, column = np.argwhere(bad)[0]
             entry = f"{values[row, column]} at row {rows[row]}, column {column}"
-            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
+            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{'' if mask is not None else hint}")
     if not counts:
         return sums
     smallest, fraction = more

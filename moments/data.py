@@ -124,8 +124,9 @@ class Documents(Rows):
 class Sequences(Rows):
     """Sequences of symbols or of real vectors, one long sequence or many.
 
-    Symbols are integers `(time,)` or `(sequences, time)`; a symbol below zero is unknown. Real vectors are floating,
-    with a trailing axis of dimensions. Masked values are ignored; they may be NaN.
+    Symbols are integers `(time,)` or `(sequences, time)`; mask those that are missing (under a
+    trace, where values are not checked, a symbol out of range counts as missing). Real vectors are floating, with a
+    trailing axis of dimensions. Masked values are ignored; they may be NaN.
     """
 
     _static: ClassVar[tuple[str, ...]] = ("num_symbols",)

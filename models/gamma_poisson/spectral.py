@@ -96,7 +96,7 @@ def fit(
     Returns:
       `Fit` with `Diagnostics`; topics are in decreasing order of their share of the counts. The status is `BOUNDARY`
       where the mean or the variance of a topic's intensity came out as zero or less. Under `jit` or `vmap` values are
-      not checked and nothing is warned of; `status` tells what went wrong.
+      not checked, if traced, and nothing is warned of; `status` tells what went wrong.
 
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 

@@ -96,7 +96,7 @@ def fit(
 
     Returns:
       `Fit` with `Diagnostics`. The status is `BOUNDARY` where no positive variance was left for the noise. Under `jit`
-      or `vmap` values are not checked and nothing is warned of; `status` tells what went wrong.
+      or `vmap` traced values are not checked and nothing is warned of; `status` tells what went wrong.
 
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 

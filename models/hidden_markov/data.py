@@ -21,7 +21,7 @@ def check_values(sequences: Sequences) -> Sequences:
         return sequences
     values = np.asarray(sequences.x)
 
-    def check(valid: np.ndarray, expected: str) -> None:
+    def check(valid: np.ndarray, expected: str, hint: str = "") -> None:
         # What is not observed matters only where something is wrong, which is rare.
         if np.all(valid):
             return
@@ -29,13 +29,13 @@ def check_values(sequences: Sequences) -> Sequences:
         wrong = np.argwhere(~valid & (observed if valid.ndim == observed.ndim else observed[..., None]))
         if wrong.size:
             place = tuple(int(index) for index in wrong[0])
-            raise ValueError(f"x: expected {expected}; got {values[place]} at x[{', '.join(map(str, place))}]")
+            raise ValueError(f"x: expected {expected}; got {values[place]} at x[{', '.join(map(str, place))}]{hint}")
 
+    hint = "" if sequences.mask is not None else " (pass a mask if it is missing)"
     if sequences.num_symbols is None:
-        hint = "" if sequences.mask is not None else " (pass a mask if it is missing)"
-        check(np.isfinite(values), f"finite numbers where observed{hint}")
+        check(np.isfinite(values), "finite numbers where observed", hint)
     else:
-        check(values >= 0, "symbols ≥ 0")
+        check(values >= 0, "symbols ≥ 0 where observed", hint)
         check(values < sequences.num_symbols, f"symbols below num_symbols = {sequences.num_symbols}")
     if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
         return sequences._replace(mask=None)

@@ -53,7 +53,7 @@ def _read_variables(table: Table) -> Variables:
     if single:
         raise ValueError(
             f"x: expected at least two categories in every variable; variable {single[0]} has a single one "
-            f"({len(single)} such variables in all): leave it out"
+            f"({len(single)} such variables in all): leave it out, or pass variables= if it has others elsewhere"
         )
     return Variables((CATEGORICAL,) * len(sizes), sizes)
 

@@ -56,7 +56,7 @@ def check_params(params: Any, variables: Variables, *, with_variances: bool = Tr
     if tables.shape != (variables.num_rows, concentration.shape[0]):
         raise ValueError(
             f"params.tables: expected shape {(variables.num_rows, concentration.shape[0])}, the rows of all variables "
-            f"by components; got {tables.shape}"
+            f"by components; got {tables.shape} (pass variables= if x does not show all categories)"
         )
     if is_concrete(tables):
         _check_blocks(np.asarray(tables), variables)
@@ -90,7 +90,8 @@ def _check_blocks(tables: np.ndarray, variables: Variables) -> None:
         worst = int(np.argmax(np.max(np.abs(sums - 1), axis=1)))
         raise ValueError(
             "params.tables: expected columns of every categorical block to sum to one; those of variable "
-            f"{variables.categorical[worst]} are off by {np.max(np.abs(sums[worst] - 1)):.3g}"
+            f"{variables.categorical[worst]} are off by {np.max(np.abs(sums[worst] - 1)):.3g} "
+            "(pass variables= if x does not show all categories)"
         )
 
 

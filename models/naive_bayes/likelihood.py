@@ -18,7 +18,7 @@ from latensor.moments.internal import as_documents, project_words
 def check_documents(documents: Documents, min_words: int = 0) -> Documents:
     """Return documents whose concrete values are valid, and of which none is shorter than `min_words`."""
     if documents.num_words is None:
-        lengths = check_values(documents.x, counts=True)
+        lengths = check_values(documents.x, counts=True, hint="")
     elif is_concrete(documents.x):
         ids = np.asarray(documents.x)
         if ids.max() >= documents.num_words:

@@ -28,7 +28,7 @@ def changed(x, place, value):
 
 # What `fit` and the verbs that take a model say of sequences.
 SEQUENCES = [
-    ({"x": changed(X, (2, 3), -1)}, r"x: expected symbols ≥ 0; got -1 at x\[2, 3\]"),
+    ({"x": changed(X, (2, 3), -1)}, r"x: expected symbols ≥ 0 where observed; got -1 at x\[2, 3\]"),
     ({"x": changed(X, (2, 3), 4)}, r"x: expected symbols below num_symbols = 4; got 4 at x\[2, 3\]"),
     ({"x": X[None]}, r"x: expected symbols \(time,\) or \(sequences, time\).*; got shape \(1, 5, 8\)"),
     ({"x": np.int32(3)}, r"x: expected symbols .*; got shape \(\)"),
@@ -85,7 +85,7 @@ def test_sequences_to_a_model(verb):
     [
         (
             {"x": changed(REALS, (2, 3, 1), np.nan)},
-            r"x: expected finite numbers where observed \(pass a mask.*; got nan at x\[2, 3, 1\]",
+            r"x: expected finite numbers where observed; got nan at x\[2, 3, 1\] \(pass a mask",
         ),
         ({"x": changed(REALS, (4, 7, 0), -np.inf)}, r"x: expected finite numbers where .*; got -inf at x\[4, 7, 0\]"),
         ({"x": REALS[:, 0, 0]}, r"x: expected real vectors \(time, d\) or \(sequences, time, d\).*; got shape \(5,\)"),
