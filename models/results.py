@@ -19,9 +19,9 @@ class Fit(NamedTuple):
     status: Int[Array, ""]
     """What to think of `params`: see `latensor.decompose.Status`."""
     num_iters: Int[Array, ""]
-    """Iterations of the step that made `params`: of the decomposition, or of EM on moments after it."""
+    """Iterations of the decomposition, or of EM on moments after it."""
     residual: Float[Array, ""]
-    """The part of the third moment that the components leave unexplained (relative norm)."""
+    """The part of the third moment that the decomposition leaves unexplained (relative norm), before any polishing."""
     diagnostics: Any
     """The model's own: the spectrum with its noise, how the stages ended, and what else there is to know."""
 
@@ -38,7 +38,8 @@ class Refined(NamedTuple):
     """Rise of `log_likelihood` in the last step, relative to its size."""
     log_likelihood: Float[Array, ""]
     """Of `params`: the weighted mean over rows, or over sequences. Where the model has no closed form for it, this is
-    the evidence lower bound."""
+    the evidence lower bound, with the posteriors that EM has come to; a new call starts those anew, and may begin
+    lower."""
 
 
 class Spectrum(NamedTuple):

@@ -134,5 +134,6 @@ def as_data(kind: type[Data], data: Any, given: dict[str, Any]) -> Data | None:
         raise ValueError(f"x: expected an array or a latensor.moments.{name}; got {type(data).__name__}")
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name}: expected None where x is a {type(data).__name__}, which has its own")
+            kind_name = type(data).__name__
+            raise ValueError(f"{name}: expected None where x is a {kind_name}: make it a field of that; got both")
     return data

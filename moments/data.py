@@ -211,16 +211,29 @@ class Sequences(Rows):
         return jnp.result_type(float) if self.is_symbolic else self.x.dtype
 
 
+def _check_single(data: Table | Documents) -> None:
+    """Refuse a batch of objects, as `jax.vmap(Table)` makes it, outside of the `vmap` that takes it apart."""
+    if data.x.ndim != 2:
+        name = type(data).__name__
+        raise ValueError(f"x: expected one {name}, x with two axes; got a batch, {data.x.shape}: use jax.vmap")
+
+
 def as_table(data: Any, **given: Any) -> Table:
     """Return `data` if it is a table, else one of the array `data` and the fields in `given` (`mask`, …)."""
     table = as_data(Table, data, given)
-    return Table(data, **given) if table is None else table
+    if table is None:
+        return Table(data, **given)
+    _check_single(table)
+    return table
 
 
 def as_documents(data: Any, **given: Any) -> Documents:
     """Return `data` if it is documents, else those of the array `data` and the fields in `given` (`num_words`, …)."""
     documents = as_data(Documents, data, given)
-    return Documents(data, **given) if documents is None else documents
+    if documents is None:
+        return Documents(data, **given)
+    _check_single(documents)
+    return documents
 
 
 def as_sequences(data: Any, **given: Any) -> Sequences:

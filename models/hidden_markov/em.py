@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_bool
+from latensor.base import check_bool, divide
 from latensor.decompose.internal import Evaluation, expectation_maximization
 from latensor.models.em import em_limits
 from latensor.models.hidden_markov.chain import choose_block_length, forward, forward_backward
@@ -93,5 +93,5 @@ def _refine(
         feasible=feasible if accelerate else None,
     )
     num_sequences = sequences.num_sequences if sequences.row_weights is None else jnp.sum(sequences.row_weights)
-    value = (total + result.objective) / jnp.asarray(num_sequences, dtype)
+    value = divide(total + result.objective, jnp.asarray(num_sequences, dtype))
     return Refined(result.params, result.status, result.num_iters, result.gain, value)

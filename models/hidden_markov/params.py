@@ -55,6 +55,7 @@ def check_params(params: Any) -> HiddenMarkov:
             f"got shapes {', '.join(map(str, shapes))}"
         )
     dtype = emission.dtype
+    variance = None if variance is None else variance.astype(dtype)
     return HiddenMarkov(initial.astype(dtype), transition.astype(dtype), emission, variance)
 
 

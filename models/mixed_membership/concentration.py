@@ -54,13 +54,14 @@ def estimate_total(key: Array, table: Table, estimate: Callable[[Total], Fit]) -
 @jax.jit
 def _choose_rows(table: Table) -> Table:
     n = table.num_rows
-    step = max(1, n // _NUM_ROWS)
-    index = np.arange(0, n, step)[:_NUM_ROWS]
+    number = min(n, _NUM_ROWS)
+    index = np.arange(number) * n // number
     if table.row_weights is None:
         return jax.tree.map(lambda leaf: leaf[index], table)
     # Rows of equal weight are drawn as if they had none; rows of weight zero are never drawn.
     reached = jnp.cumsum(table.row_weights)
-    drawn = jnp.searchsorted(reached, jnp.asarray(index / n, reached.dtype) * reached[-1], side="right")
+    # The middle of each row's share: its ends would be a matter of rounding.
+    drawn = jnp.searchsorted(reached, jnp.asarray((index + 0.5) / n, reached.dtype) * reached[-1], side="right")
     return jax.tree.map(lambda leaf: leaf[drawn], table._replace(row_weights=None))
 
 

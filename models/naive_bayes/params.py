@@ -33,7 +33,7 @@ def check_params(params: Any) -> NaiveBayes:
         raise ValueError(
             f"params: expected weights (k,) and word_probs (d, k); got shapes {weights.shape} and {word_probs.shape}"
         )
-    return NaiveBayes(weights, word_probs)
+    return NaiveBayes(weights.astype(word_probs.dtype), word_probs)
 
 
 def permute(params: NaiveBayes, order: ArrayLike) -> NaiveBayes:

@@ -159,5 +159,5 @@ def comparable(result):
     if isinstance(result, Fit):
         return result.params, result.status
     if isinstance(result, Refined):
-        return result.params, result.log_likelihood
+        return result.params, result.status, result.log_likelihood
     return result

@@ -1,7 +1,7 @@
 """The contract that all models keep: every verb of every model, eager and transformed, in both precisions.
 
-`contract_models.MODELS` lists the models; verbs are those in each package's `__all__`. Signatures, and what
-every verb refuses, have files of their own.
+`contract_models.MODELS` lists the models; verbs are those in each package's `__all__`. Signatures,
+invariances and what every verb refuses have files of their own.
 """
 
 import functools
@@ -16,7 +16,6 @@ from latensor.decompose import Status
 from latensor.models.results import Spectrum
 from tests.models.contract import (
     DATA_KEYWORDS,
-    ORDER,
     RESULTS,
     assert_close,
     batched,
@@ -25,7 +24,6 @@ from tests.models.contract import (
     data_of,
     eager,
     every_common_verb,
-    every_kind,
     every_model,
     every_verb,
     floats,
@@ -40,7 +38,6 @@ from tests.models.contract import (
     take,
 )
 from tests.models.contract_entry import cast, change
-from tests.models.contract_models import MODELS, VARIANTS
 
 
 # Types of results.
@@ -59,6 +56,12 @@ def test_result_has_its_type_and_the_precision_of_its_arguments(model, verb, pre
     if verb == "fit":
         assert type(result.diagnostics) is model.module.Diagnostics
         assert type(result.diagnostics.spectrum) is Spectrum
+        values, noise = result.diagnostics.spectrum
+        assert np.all(np.diff(values) <= 0)
+        assert 0 < noise < values[-1]
+        assert result.num_iters > 0
+        # A sample never fits exactly.
+        assert result.residual > 1e-6
         assert result.status == Status.CONVERGED
         assert np.all(np.diff(model.weights(result.params)) < 0)
     if verb == "log_likelihood":
@@ -74,6 +77,32 @@ def test_result_has_its_type_and_the_precision_of_its_arguments(model, verb, pre
         if getattr(data, "lengths", None) is not None:
             sums = sums[np.arange(sums.shape[1])[None, :] < np.asarray(data.lengths)[:, None]]
         np.testing.assert_allclose(sums, 1, rtol=1e-5)
+
+
+@every_model
+def test_hidden_variables_of_a_sample_are_those_of_its_rows(model, float64):
+    sample = eager(model, "sample")
+    data = data_of(model)._replace(x=sample.x)
+    posterior = np.asarray(call(model, "posterior", params=params_of(model), x=data))
+    hidden = np.asarray(sample.hidden)
+    share = np.eye(model.num_components)[hidden] if hidden.dtype.kind == "i" else hidden / hidden.sum(-1, keepdims=True)
+    if share.shape != posterior.shape:
+        # Of each variable; a row's share is the average.
+        share = share.mean(axis=1)
+    # Rows that belong together agree far better than rows that do not: by a tenth at least, where chance gives 0.03.
+    agreement, chance = (np.mean(np.sum(share * rows, axis=-1)) for rows in (posterior, posterior[::-1]))
+    assert agreement > chance + 0.1
+
+
+@some_verbs("mask")
+def test_values_under_a_mask_do_not_matter(model, verb, float64):
+    data = data_of(model)
+    hidden = ~np.asarray(data.mask)
+    spoilt = np.array(data.x)
+    spoilt[hidden] = np.nan if spoilt.dtype.kind == "f" else 1
+    arguments = {"key": jax.random.key(0), "params": params_of(model), "x": data._replace(x=jnp.asarray(spoilt))}
+    arguments |= {"tol": 0.0, "max_iters": 4} if verb == "refine" else {}
+    assert_close(call(model, verb, **arguments), eager(model, verb), 1e-13)
 
 
 @every_verb
@@ -165,8 +194,11 @@ def test_refine_never_lowers_the_likelihood(model, precision):
     for steps in (0, 1, 2, 10):
         result = call(model, "refine", params=params, x=data, max_iters=steps, tol=0.0)
         assert np.isfinite(result.gain)
-        assert result.num_iters <= steps
+        assert result.num_iters == steps or (steps == 10 and 2 < result.num_iters < 10)
         values.append(float(result.log_likelihood))
+        if steps == 1:
+            rise = (values[1] - values[0]) / abs(values[1])
+            np.testing.assert_allclose(result.gain, rise, rtol=1e-2, atol=10 * slack)
         if model.has_exact_likelihood:
             rows = call(model, "log_likelihood", params=result.params, x=data, key=jax.random.key(0))
             mean = np.average(rows, weights=data.row_weights)
@@ -191,97 +223,3 @@ def test_evidence_bound_is_below_the_likelihood(model, float64):
     np.testing.assert_array_equal(
         estimate.value, call(model, "log_likelihood", key=jax.random.key(0), params=bound.params, x=data)
     )
-
-
-# Invariances.
-@every_kind
-def test_example_of_the_contract_is_not_too_easy(model, float64):
-    # Where EM is at rounding, its last step is taken or not by chance, and the tests below compare different steps.
-    refined = eager(model, "refine")
-    assert refined.num_iters == 4
-    assert refined.gain > 1e-10
-
-
-def fit_and_refine(model, data, params=None):
-    """Return the parameters after `fit`, and after EM from the given ones."""
-    fit = call(model, "fit", key=jax.random.key(0), x=data)
-    refined = call(model, "refine", params=params_of(model) if params is None else params, x=data, max_iters=4, tol=0.0)
-    return fit.params, refined.params
-
-
-def assert_same(model, data, expected):
-    fitted, refined = fit_and_refine(model, data)
-    assert_close(refined, expected[1], 1e-9)
-    assert_close(fitted, expected[0], model.fit_tolerance)
-
-
-@every_kind
-def test_order_of_rows_does_not_matter(model, float64):
-    data = data_of(model)
-    order = np.random.default_rng(0).permutation(model.num_rows)
-    assert_same(model, take(data, order), fit_and_refine(model, data))
-    if model.has_exact_likelihood:
-        rows = call(model, "log_likelihood", params=params_of(model), x=take(data, order))
-        np.testing.assert_allclose(rows, np.asarray(eager(model, "log_likelihood"))[order], rtol=1e-12)
-
-
-@every_kind
-def test_duplicated_rows_are_rows_of_twice_the_weight(model, float64):
-    data, n = data_of(model), model.num_rows // 3
-    rows = np.arange(model.num_rows)
-    once = change(data, row_weights=np.ones_like)
-    # The first third twice and the second once; the last third has no weight, so that shapes stay the same.
-    twice = take(once, np.concatenate([rows[:n], rows[:n], rows[n : 2 * n]]))
-    weighted = change(once, row_weights=lambda _: np.repeat([2.0, 1.0, 0.0], n))
-    assert_same(model, weighted, fit_and_refine(model, twice))
-
-
-@every_kind
-def test_scale_of_row_weights_does_not_matter(model, float64):
-    data = data_of(model)
-    keywords = {name: getattr(data, name) for name in DATA_KEYWORDS if hasattr(data, name)}
-    scaled = type(data)(data.x, **keywords | {"row_weights": 1e3 * np.asarray(data.row_weights)})
-    assert_same(model, scaled, fit_and_refine(model, data))
-
-
-@every_kind
-def test_order_of_components_is_a_name_only(model, float64):
-    params, data = params_of(model), data_of(model)
-    permuted = eager(model, "permute")
-    np.testing.assert_allclose(model.weights(permuted), np.asarray(model.weights(params))[ORDER], rtol=1e-12)
-    posterior = call(model, "posterior", params=permuted, x=data)
-    np.testing.assert_allclose(posterior, np.asarray(eager(model, "posterior"))[..., ORDER], atol=1e-6)
-    refined = call(model, "refine", params=permuted, x=data, tol=0.0, max_iters=4)
-    assert_close(refined.params, call(model, "permute", params=eager(model, "refine").params), 1e-9)
-    if model.has_exact_likelihood:
-        rows = call(model, "log_likelihood", params=permuted, x=data)
-        np.testing.assert_allclose(rows, eager(model, "log_likelihood"), rtol=1e-12)
-    moments, again = (call(model, "population_moments", params=each) for each in (params, permuted))
-    assert_close(again, moments, 1e-12)
-
-
-SYMMETRIES = [
-    pytest.param(model, symmetry, id=f"{model}-{symmetry.name}")
-    for model in (*MODELS, *VARIANTS)
-    for symmetry in model.symmetries
-]
-
-
-@pytest.mark.parametrize(("model", "symmetry"), SYMMETRIES)
-def test_fit_follows_a_change_of_the_data(model, symmetry, float64, request):
-    if symmetry.broken:
-        request.applymarker(pytest.mark.xfail(reason=symmetry.broken, strict=True))
-    fitted = call(model, "fit", key=jax.random.key(0), x=symmetry.data(data_of(model))).params
-    assert_close(fitted, symmetry.params(eager(model, "fit").params), model.fit_tolerance)
-
-
-@pytest.mark.parametrize(("model", "symmetry"), SYMMETRIES)
-def test_other_verbs_follow_a_change_of_the_data(model, symmetry, float64):
-    params, data = symmetry.params(params_of(model)), symmetry.data(data_of(model))
-    refined = call(model, "refine", params=params, x=data, tol=0.0, max_iters=4).params
-    # Accelerated EM takes other strides in other units.
-    assert_close(refined, symmetry.params(eager(model, "refine").params), 1e-6)
-    np.testing.assert_allclose(call(model, "posterior", params=params, x=data), eager(model, "posterior"), atol=1e-9)
-    if model.has_exact_likelihood:
-        expected = np.asarray(eager(model, "log_likelihood")) + symmetry.log_likelihood(data)
-        np.testing.assert_allclose(call(model, "log_likelihood", params=params, x=data), expected, rtol=1e-9)

@@ -117,7 +117,7 @@ def test_likelihoods_need_a_key(no_type_checks):
 
 
 def test_a_table_carries_its_description(no_type_checks):
-    with pytest.raises(ValueError, match=r"variables: expected None where x is a Table, which has its own"):
+    with pytest.raises(ValueError, match=r"variables: expected None where x is a Table: make it a field of that"):
         mixed_membership.posterior(PARAMS, Table(X, variables=VARIABLES), variables=VARIABLES)
     with pytest.raises(ValueError, match=r"x: expected category codes from 0 to 2; got 3 at row 4, column 5"):
         mixed_membership.posterior(PARAMS, Table(changed(4, 5, 3), variables=VARIABLES))

@@ -1,5 +1,7 @@
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -92,7 +94,10 @@ SEQUENCES = {
     "num_symbols: expected an integer of at least 1; got 0": lambda: Sequences(SYMBOLS, num_symbols=0),
 }
 GIVEN_TWICE = {
-    "mask: expected None where x is a Table, which has its own": lambda: as_table(Table(X), mask=MASK),
+    "mask: expected None where x is a Table: make it a field of that; got both": lambda: as_table(Table(X), mask=MASK),
+    "x: expected one Table, x with two axes; got a batch, (2, 4, 3)": lambda: as_table(
+        jax.vmap(Table)(jnp.asarray([X, X]))
+    ),
     "row_weights: expected None where x is a Table": lambda: as_table(Table(X), mask=None, row_weights=WEIGHTS),
     "num_words: expected None where x is a Documents": lambda: as_documents(Documents(X), num_words=12),
     "lengths: expected None where x is a Sequences": lambda: as_sequences(Sequences(SYMBOLS), lengths=np.array([6])),
