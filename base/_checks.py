@@ -26,18 +26,19 @@ def as_numbers(name: str, value: Any, meaning: str) -> Array:
     else:
         if value is None:
             raise ValueError(f"{name}: expected {meaning}; got None")
-        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size:
-            # Without x64 JAX would wrap 64-bit integers around in silence.
-            limits = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
-            if value.max() > limits.max or value.min() < limits.min:
-                raise ValueError(
-                    f"{name}: expected {meaning} within {limits.dtype}; got values from {value.min()} to {value.max()}"
-                )
         try:
+            whole = np.asarray(value) if isinstance(value, list | tuple) and is_concrete(value) else value
             with jax.ensure_compile_time_eval():
                 array = jnp.asarray(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{name}: expected {meaning}; got {type(value).__name__} ({error})") from None
+        if isinstance(whole, np.ndarray) and whole.dtype.kind in "iu" and whole.size:
+            # Without x64 JAX wraps 64-bit integers around in silence.
+            limits = np.iinfo(array.dtype)
+            if whole.max() > limits.max or whole.min() < limits.min:
+                raise ValueError(
+                    f"{name}: expected {meaning} within {limits.dtype}; got values from {whole.min()} to {whole.max()}"
+                )
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
         raise ValueError(f"{name}: expected {meaning}; got values of type {array.dtype}")
     return array
