@@ -50,6 +50,20 @@ _compile._CHEAP_OPTIONS["xla_backend_optimization_level"] = 0
 gc.set_threshold(200_000, 50, 50)
 
 
+def pytest_collection_modifyitems(items):
+    """Keep files on one worker that share what they compile: a file, and those whose names continue its own."""
+    stems = {item.path.with_suffix("") for item in items}
+    groups = {
+        path: min(
+            (stem.name for stem in stems if stem.parent == path.parent and path.name.startswith(stem.name)), key=len
+        )
+        for path in stems
+    }
+    for item in items:
+        path = item.path.with_suffix("")
+        item.add_marker(pytest.mark.xdist_group(f"{path.parent.name}/{groups[path]}"))
+
+
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
 _MOST_MAPS, _TESTS_PER_LOOK = 50_000, 20
 _tests_since_look = 0
