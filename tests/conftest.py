@@ -51,17 +51,10 @@ gc.set_threshold(200_000, 50, 50)
 
 
 def pytest_collection_modifyitems(items):
-    """Keep files on one worker that share what they compile: a file, and those whose names continue its own."""
-    stems = {item.path.with_suffix("") for item in items}
-    groups = {
-        path: min(
-            (stem.name for stem in stems if stem.parent == path.parent and path.name.startswith(stem.name)), key=len
-        )
-        for path in stems
-    }
+    """Keep each file on one worker, and the files of the contract suite together: they share what they compile."""
     for item in items:
-        path = item.path.with_suffix("")
-        item.add_marker(pytest.mark.xdist_group(f"{path.parent.name}/{groups[path]}"))
+        name = item.path.stem
+        item.add_marker(pytest.mark.xdist_group("contract" if name.startswith("test_contract") else name))
 
 
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
