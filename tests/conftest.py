@@ -50,13 +50,6 @@ _compile._CHEAP_OPTIONS["xla_backend_optimization_level"] = 0
 gc.set_threshold(200_000, 50, 50)
 
 
-def pytest_collection_modifyitems(items):
-    """Keep each file on one worker, and the files of the contract suite together: they share what they compile."""
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("contract" if name.startswith("test_contract") else name))
-
-
 # Every compiled function takes a dozen memory maps, of which Linux allows a process 65,530; beyond, it crashes.
 _MOST_MAPS, _TESTS_PER_LOOK = 50_000, 20
 _tests_since_look = 0
