@@ -1,6 +1,7 @@
-"""The variance of spherical noise, from the small eigenvalues of a covariance."""
+"""Spherical noise: its variance, from the small eigenvalues of a covariance, and the directions that it has to itself."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -12,9 +13,38 @@ from latensor.decompose._whiten import whiten_operator
 _EIGENVALUE_TOLERANCE = 1e-2
 
 
+class NoiseSpace(NamedTuple):
+    """The split of a covariance into signal and spherical noise."""
+
+    variance: Float[Array, ""]
+    """The mean of the eigenvalues of the noise."""
+    signal: Float[Array, "d rank"]
+    """Orthonormal eigenvectors of the largest eigenvalues; the noise has what is orthogonal to them. Rows of
+    dimensions that are not included are zero, and so are columns for which no eigenvalue was left."""
+    count: Float[Array, ""]
+    """The number of eigenvalues that are noise."""
+
+
 def _num_noise(num_included: Array, rank: int) -> Array:
-    # k centred means span k − 1 directions: even with only k dimensions one eigenvalue is pure noise.
     return jnp.maximum(num_included - rank, 1)
+
+
+@small_jit(static_argnames="rank")
+def noise_space(covariance: Float[Array, "d d"], rank: int, included: Bool[Array, " d"] | None = None) -> NoiseSpace:
+    """Split a covariance: arguments as for `noise_variance`, but `rank` is that of the signal itself."""
+    d = covariance.shape[0]
+    included = jnp.ones(d, bool) if included is None else included
+    count = jnp.sum(included, dtype=jnp.int32)
+    kept = jnp.where(included[:, None] & included[None, :], covariance, 0)
+    # Excluded dimensions get eigenvalues below all others, and so come first.
+    below = -2 * jnp.linalg.norm(kept)
+    values, vectors = jnp.linalg.eigh((kept + kept.T) / 2 + jnp.diag(jnp.where(included, 0, below)))
+    place, number = jnp.arange(d), _num_noise(count, rank)
+    noise = (place >= d - count) & (place < d - count + number)
+    is_signal = place[d - rank :] >= d - count + number
+    signal = jnp.where(included[:, None] & is_signal[None, :], vectors[:, d - rank :], 0)
+    total = number.astype(values.dtype)
+    return NoiseSpace(jnp.sum(jnp.where(noise, values, 0)) / total, signal, total)
 
 
 @small_jit(static_argnames="rank")
@@ -23,7 +53,8 @@ def noise_variance(
 ) -> Float[Array, ""]:
     """Return the mean of the `c − rank` smallest eigenvalues of a covariance (of one, if `c = rank`).
 
-    For a mixture of `rank` spherical Gaussians this is the variance of its components (Gottesman et al., appendix B).
+    For a mixture of `rank` spherical Gaussians this is the variance of its components (Gottesman et al., appendix B;
+    since k centred means span k − 1 directions, `rank = k − 1` is right as well, and uses one eigenvalue more).
 
     Args:
       covariance: `(d, d)`; its symmetric part is used.
@@ -33,29 +64,19 @@ def noise_variance(
     Cost: one `eigh`, `O(d³)`.
 
     """
-    d = covariance.shape[0]
-    included = jnp.ones(d, bool) if included is None else included
-    count = jnp.sum(included, dtype=jnp.int32)
-    kept = jnp.where(included[:, None] & included[None, :], covariance, 0)
-    # Excluded dimensions get eigenvalues below all others, and so come first.
-    below = -2 * jnp.linalg.norm(kept)
-    values = jnp.linalg.eigvalsh((kept + kept.T) / 2 + jnp.diag(jnp.where(included, 0, below)))
-    place, number = jnp.arange(d), _num_noise(count, rank)
-    noise = (place >= d - count) & (place < d - count + number)
-    return jnp.sum(jnp.where(noise, values, 0)) / number
+    return noise_space(covariance, rank, included).variance
 
 
-def noise_variance_operator(
+def noise_space_operator(
     key: Array,
     operator: Callable[[Float[Array, "d r"]], Float[Array, "d r"]],
     diagonal: Float[Array, " d"],
     rank: int,
     included: Bool[Array, " d"] | None = None,
-) -> tuple[Float[Array, ""], Float[Array, "d k"]]:
-    """Return the noise variance from products with the covariance and its diagonal, without forming it.
+) -> NoiseSpace:
+    """Split a covariance that is only known by products with it and by its diagonal.
 
-    The trace minus the `rank` largest eigenvalues, divided by the number of the others. Also returns the eigenvectors
-    of the largest ones, a start for the decomposition that follows.
+    The variance is the trace minus the `rank` largest eigenvalues, divided by the number of the others.
     """
     d = diagonal.shape[0]
     chosen = jnp.ones(d, diagonal.dtype) if included is None else included.astype(diagonal.dtype)
@@ -69,5 +90,7 @@ def noise_variance_operator(
     )
     count = jnp.sum(chosen)
     number = _num_noise(count, rank)
-    signal = jnp.where(jnp.arange(rank) < count - number, top.eigenvalues, 0)
-    return (jnp.sum(chosen * diagonal) - jnp.sum(signal)) / number, top.whitener
+    is_signal = jnp.arange(rank) < count - number
+    variance = (jnp.sum(chosen * diagonal) - jnp.sum(jnp.where(is_signal, top.eigenvalues, 0))) / number
+    scale = jnp.sqrt(jnp.maximum(top.eigenvalues, 0))
+    return NoiseSpace(variance, jnp.where(is_signal[None, :], top.whitener * scale[None, :], 0), number)

@@ -9,7 +9,7 @@ from latensor.decompose._efficiency import (
 )
 from latensor.decompose._em import EMResult, Evaluation, expectation_maximization
 from latensor.decompose._linalg import pseudoinverse
-from latensor.decompose._noise import noise_variance_operator
+from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_operator
 from latensor.decompose._partitioned import line_up
 from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
@@ -21,13 +21,15 @@ __all__ = [
     "EMResult",
     "Evaluation",
     "MarginalVariances",
+    "NoiseSpace",
     "anchor_capacity",
     "check_anchors",
     "expectation_maximization",
     "line_up",
     "linear_rate_phi",
     "marginal_variances",
-    "noise_variance_operator",
+    "noise_space",
+    "noise_space_operator",
     "pqp_update",
     "pseudoinverse",
     "real_eigenvectors",

@@ -20,16 +20,19 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import matmul
 from latensor.decompose import Eigenpairs, Whitening, diagonalize_slices, power_method, whiten, whiten_operator
+from latensor.decompose.internal import worst
 from latensor.moments import Cumulants, Table
 from latensor.moments.internal import (
     Centred,
     ContractedCumulants,
+    NoiseDirections,
     centre,
     contract_cumulants,
     contract_third,
     second_cumulant,
     second_cumulant_diagonal,
     second_cumulant_operator,
+    trace_noise,
 )
 
 # A dense second moment of this size and its eigh are cheap; beyond, products with the data. Not tuned.
@@ -133,6 +136,12 @@ def whiten_weighted(
     return Whitened(whitening, weigh * whitening.whitener)
 
 
+def no_directions(weights: Float[Array, " d"]) -> Whitened:
+    """Return the whitened space of rank zero: that of a single component, whose centred mean is nothing."""
+    none, zero = jnp.zeros((weights.shape[0], 0), weights.dtype), jnp.zeros((), weights.dtype)
+    return Whitened(Whitening(none, none, none[0], zero, zero, jnp.int32(0), worst()), none)
+
+
 def covariance_product(data: Centred | None, moments: SecondMoments) -> Callable[[Array], Array]:
     """Return the map `V ↦ C V` by products with the data."""
     if data is None:
@@ -142,21 +151,28 @@ def covariance_product(data: Centred | None, moments: SecondMoments) -> Callable
 
 @partial(jax.jit, static_argnames="third")
 def contract_table(
-    data: Centred, covariance: Float[Array, "d d"] | None, directions: Float[Array, "d r"], third: str
+    data: Centred,
+    covariance: Float[Array, "d d"] | None,
+    directions: Float[Array, "d r"],
+    third: str,
+    noise: NoiseDirections | None = None,
 ) -> ContractedCumulants:
     """Return the cumulants of a table as seen through `directions`, with the dense covariance where there is one."""
-    seen = contract_cumulants(data, directions, third)
+    seen = contract_cumulants(data, directions, third, noise=noise)
     # The contraction's own is dropped by the compiler.
     return seen if covariance is None else seen._replace(second=matmul(covariance, directions))
 
 
-def contract_dense(moments: Cumulants, directions: Float[Array, "d r"]) -> ContractedCumulants:
+def contract_dense(
+    moments: Cumulants, directions: Float[Array, "d r"], noise: NoiseDirections | None = None
+) -> ContractedCumulants:
     """Return dense cumulants as seen through `directions`."""
     return ContractedCumulants(
         matmul(moments.mean, directions),
         matmul(moments.second, directions),
         contract_third(moments.third, directions),
         moments.num_unobserved,
+        None if noise is None else trace_noise(moments.third, directions, noise),
     )
 
 

@@ -32,6 +32,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import as_float, check_integer, check_option, divide, matmul
 from latensor.moments._moments import check_directions, packed_cubes, symmetric_outer, third_power_sum, unpack_cubes
+from latensor.moments._noise import NoiseDirections, contract_noise, trace_noise
 from latensor.moments._observed import Centred, centre, observed, residuals, spread
 from latensor.moments._rows import map_over_rows, sum_over_rows
 from latensor.moments.data import Table, as_table
@@ -62,6 +63,8 @@ class ContractedCumulants(NamedTuple):
     """`K₃(W, W, W)`."""
     num_unobserved: Int[Array, ""]
     """How many of the `d³` entries of `K₃` no row fully observes; −1 where they are not counted."""
+    noise: Float[Array, " r"] | None = None
+    """`Wᵀm`, see `contract_noise`, where it was asked for."""
 
 
 def _ratio(total: Array, seen: Array) -> tuple[Array, Int[Array, ""]]:
@@ -200,40 +203,50 @@ def _available_slab(data: Centred, start: Array | int, size: int) -> tuple[Float
     return slab.reshape(size, d, d), unobserved
 
 
-def _contract_available(data: Centred, directions: Float[Array, "d r"], block: int | None) -> ContractedCumulants:
+def _contract_available(
+    data: Centred, directions: Float[Array, "d r"], block: int | None, noise: NoiseDirections | None
+) -> ContractedCumulants:
     directions = directions.astype(jnp.result_type(directions.dtype, data.mean.dtype))
     d, r = directions.shape
     block = max(1, min(d, _FLOATS_PER_SLAB // (d * d) if block is None else block))
     num_blocks, num_left = divmod(d, block)
 
-    def add(total: tuple[Array, Array], start: Array | int, size: int) -> tuple[Array, Array]:
+    def add(total: tuple[Array, ...], start: Array | int, size: int) -> tuple[Array, ...]:
         slab, unobserved = _available_slab(data, start, size)
         pairs = matmul(directions.T, matmul(slab, directions))  # (b, r, r)
         rows = lax.dynamic_slice_in_dim(directions, start, size)
         third = matmul(rows.T, pairs.reshape(size, r * r)).reshape(r, r, r)
-        return total[0] + third, total[1] + unobserved
+        traced = total[2] if noise is None else total[2] + trace_noise(slab, rows, noise)
+        return total[0] + third, total[1] + unobserved, traced
 
-    total = (jnp.zeros((r, r, r), directions.dtype), jnp.int32(0))
+    total = (jnp.zeros((r, r, r), directions.dtype), jnp.int32(0), jnp.zeros(r, directions.dtype))
     total = lax.fori_loop(0, num_blocks, lambda i, total: add(total, i * block, block), total)
-    third, unobserved = add(total, num_blocks * block, num_left) if num_left else total
+    third, unobserved, traced = add(total, num_blocks * block, num_left) if num_left else total
+    second = matmul(second_cumulant(data)[0], directions)
     return ContractedCumulants(
-        matmul(data.mean, directions), matmul(second_cumulant(data)[0], directions), third, unobserved
+        matmul(data.mean, directions), second, third, unobserved, None if noise is None else traced
     )
 
 
 @partial(jax.jit, static_argnames=("method", "block"))
 def contract_cumulants(
-    data: Centred, directions: Float[Array, "d r"], method: str = "implicit", block: int | None = None
+    data: Centred,
+    directions: Float[Array, "d r"],
+    method: str = "implicit",
+    block: int | None = None,
+    noise: NoiseDirections | None = None,
 ) -> ContractedCumulants:
     """Return mean, covariance and third cumulant of a centred table as seen through `directions`.
 
-    `method` and `block` as in `contract_third_cumulant`.
+    `method` and `block` as in `contract_third_cumulant`. With directions of `noise`, also the third cumulant traced
+    over them.
     """
     check_option("method", method, THIRD_METHODS)
     block = None if block is None else check_integer("block", block, 1)
-    if method == "implicit":
-        return _contract_implicit(data, directions)
-    return _contract_available(data, directions, block)
+    if method == "available":
+        return _contract_available(data, directions, block, noise)
+    seen = _contract_implicit(data, directions)
+    return seen if noise is None else seen._replace(noise=contract_noise(data, directions, noise))
 
 
 @partial(jax.jit, static_argnames=("method", "block"))

@@ -3,6 +3,10 @@
 With `Γ = C − σ²I`: `S = Γ + μμᵀ = Σ_h π_h a_h a_hᵀ` and `T = K₃ + sym(Γ⊗μ) + μ⊗μ⊗μ = Σ_h π_h a_h⊗a_h⊗a_h`. This equals
 the raw-moment form (Hsu and Kakade 2013; Gottesman et al., eq. 7–8) and is far less noisy under inverse propensities,
 which multiply centred values, not large means.
+
+These are moments about the origin: they need linearly independent means, which centred data do not have
+(`Σ_h π_h (a_h − μ) = 0`). `correct_lifted` instead appends a constant coordinate to the centred data, so that affine
+independence is enough, and translated data give translated means.
 """
 
 from functools import partial
@@ -32,6 +36,28 @@ def correct_gaussian(
         + symmetrize_last(pairs[:, :, None] * seen.mean[None, None, :])
         + squares[:, :, None] * seen.mean[None, None, :]
     )
+
+
+def correct_lifted(
+    seen: ContractedCumulants, directions: Float[Array, "d k"], variance: Float[Array, ""]
+) -> Float[Array, "k k k"]:
+    """Return the third moment of the lifted means `a'_h = (a_h − μ, c)` in a whitened space.
+
+    `directions` are a whitener of `Γ = C − σ²I` and a last column of zeros, the place of the constant: in blocks, the
+    second moment of the lifted means is `diag(Γ, c²)`, and its whitener `diag(W, 1/c)`. With `e` the last unit vector,
+
+        T' = K₃(W,W,W) − sym(Wᵀm⊗WᵀW) + sym(WᵀΓW⊗e) + e⊗e⊗e,
+
+    in which `c` has cancelled. `σ²` is the mean variance `Σ_h π_h σ_h²`; the term in `m = Σ_h π_h σ_h² (a_h − μ)` is
+    there where `seen.noise` is.
+    """
+    constant = jnp.zeros(directions.shape[1], directions.dtype).at[-1].set(1)
+    pairs = matmul(directions.T, seen.second - variance * directions)
+    pairs = (pairs + pairs.T)[:, :, None] / 2 * constant[None, None, :]
+    if seen.noise is not None:
+        pairs = pairs - matmul(directions.T, directions)[:, :, None] * seen.noise[None, None, :]
+    cube = constant[:, None, None] * constant[None, :, None] * constant[None, None, :]
+    return seen.third + symmetrize_last(pairs) + cube
 
 
 @partial(jax.jit, static_argnames=("method", "block"))

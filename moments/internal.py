@@ -19,8 +19,9 @@ from latensor.moments._documents import (
     spread_words,
 )
 from latensor.moments._gamma_poisson import correct_gamma_poisson, gamma_poisson_cumulants
-from latensor.moments._gaussian import correct_gaussian
+from latensor.moments._gaussian import correct_gaussian, correct_lifted
 from latensor.moments._moments import contract_third
+from latensor.moments._noise import NoiseDirections, trace_noise
 from latensor.moments._observed import Centred, centre, residuals, spread
 from latensor.moments._rows import average_weights
 from latensor.moments._sequences import (
@@ -50,6 +51,7 @@ __all__ = [
     "WINDOW",
     "Centred",
     "ContractedCumulants",
+    "NoiseDirections",
     "Observations",
     "Rows",
     "Windows",
@@ -65,6 +67,7 @@ __all__ = [
     "correct_dirichlet",
     "correct_gamma_poisson",
     "correct_gaussian",
+    "correct_lifted",
     "count_distinct",
     "count_table",
     "described",
@@ -89,6 +92,7 @@ __all__ = [
     "spread_view",
     "spread_words",
     "table_moments",
+    "trace_noise",
     "view_features",
     "window_table",
     "window_views",

@@ -1,22 +1,25 @@
-"""EM for the mixture of spherical Gaussians, on the likelihood of the observed entries."""
+"""EM for the mixture of Gaussians, on the likelihood of the observed entries."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul
-from latensor.decompose.internal import Evaluation, expectation_maximization
+from latensor.base import divide, machine_epsilon, matmul, positive_or_one
+from latensor.decompose import Status
+from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
 from latensor.models.em import as_refined, em_limits
-from latensor.models.gaussian_mixture.likelihood import check_pair, joint, overall_mean
+from latensor.models.gaussian_mixture.covariance import Family, family_of, smallest_variance
+from latensor.models.gaussian_mixture.density import diagonal_terms, full_terms, inverse_root
+from latensor.models.gaussian_mixture.likelihood import check_pair, floats_per_row, floats_per_tile
 from latensor.models.gaussian_mixture.params import GaussianMixture
-from latensor.models.gaussian_mixture.spectral import SMALLEST_VARIANCE
+from latensor.models.gaussian_mixture.tiles import Tiles, group_rows
 from latensor.models.partial import check_observed
 from latensor.models.results import Refined
 from latensor.moments import Table, sum_over_rows
-from latensor.moments.internal import Centred, centre, residuals
+from latensor.moments.internal import centre, second_cumulant_diagonal
 
 
 def refine(
@@ -30,8 +33,9 @@ def refine(
 ) -> Refined:
     """Improve `params` by EM on the likelihood of the observed entries, which never falls.
 
-    No imputation is needed: given the component, dimensions are independent. Exact for entries that are missing for
-    reasons that do not depend on their values, together or not.
+    The covariances stay in their family, which is that of `params.variance`. No imputation is needed: where covariances
+    are full, what is missing enters by its conditional mean and covariance given what was observed. Exact for entries
+    that are missing for reasons that do not depend on their values, together or not.
 
     Args:
       params: where to start: `fit(...).params`, or anything else.
@@ -43,72 +47,180 @@ def refine(
       max_iters: limit on the steps.
 
     Returns:
-      `Refined`. Cost: one pass over the data per step.
+      `Refined`. The status is `BOUNDARY` where a component has closed in on a few points or on a plane, on which the
+      likelihood has no bound: ask for fewer components, or for a shared or simpler covariance.
+
+    Cost: one pass over the data per step, `O(n d k)`; with full covariances `O(n d² k)`, and `O(d³ k)` for
+      each pattern of missing entries (for each row under `jit`, where patterns are not known).
 
     """
     params, table = check_pair(params, x, mask, row_weights)
     check_observed(table)
-    return _refine(params, table, *em_limits(tol, max_iters, params.means.dtype))
+    data = prepare(params, table)
+    return _refine(params, data, *em_limits(tol, max_iters, params.means.dtype))
 
 
-class _Sums(NamedTuple):
-    """What the M-step needs: sums over rows."""
+class Data(NamedTuple):
+    """What EM reads: rows with weights, and how far the data spread."""
 
-    value: Float[Array, ""]
-    counts: Float[Array, " k"]
-    first: Float[Array, "k d"]
-    seen: Float[Array, "k d"] | None
-    """How much of each component was observed in each dimension; `None` where that is all of it."""
-    distance: Float[Array, ""]
-
-
-def _collect(params: GaussianMixture, overall: Float[Array, " d"], table: Table, weights: Float[Array, " n"]) -> _Sums:
-    def block(rows: Table, weights: Array) -> _Sums:
-        parts_of = joint(params, overall, rows)
-        value = jax.nn.logsumexp(parts_of.values, axis=1)
-        parts = jnp.exp(parts_of.values - value[:, None]) * weights[:, None]
-        return _Sums(
-            value=jnp.sum(weights * value),
-            counts=jnp.sum(parts, axis=0),
-            first=matmul(parts.T, parts_of.rows),
-            seen=None if rows.mask is None else matmul(parts.T, rows.mask.astype(parts.dtype)),
-            distance=jnp.sum(parts * parts_of.distance),
-        )
-
-    return sum_over_rows(block, table, weights, floats_per_row=3 * table.num_dimensions)
-
-
-def _smallest_variance(data: Centred, num_seen: Float[Array, ""]) -> Float[Array, ""]:
-    """Return where variances end: the likelihood of a component that closes in on a single point has no bound."""
-
-    def block(rows: Table, weights: Array) -> Array:
-        return matmul(weights, jnp.sum(residuals(rows, data.mean) ** 2, axis=1))
-
-    spread = sum_over_rows(block, data.table, data.weights, floats_per_row=data.mean.shape[0]).astype(num_seen.dtype)
-    return jnp.maximum(10 * machine_epsilon(spread.dtype) * spread / num_seen, SMALLEST_VARIANCE)
+    rows: Table | Tiles
+    """Tiles where covariances are full."""
+    weights: Float[Array, " n"] | None
+    """Of the rows; `None` where tiles have their own."""
+    spread: Float[Array, " d"]
+    """Variance of each dimension."""
 
 
 @jax.jit
-def _refine(params: GaussianMixture, table: Table, tol: Float[Array, ""], max_iters: Int[Array, ""]) -> Refined:
-    dtype = params.means.dtype
+def _describe(table: Table) -> tuple[Array, Array]:
     data = centre(table)
-    num_seen = jnp.sum(data.rates.astype(dtype))
-    floor = _smallest_variance(data, num_seen)
-    weights = data.weights.astype(dtype)
+    return data.weights, second_cumulant_diagonal(data)
 
-    def step(params: GaussianMixture) -> Evaluation:
-        overall = overall_mean(params)
-        sums = _collect(params, overall, table, weights)
-        old = (params.means - overall[:, None]).T
-        seen = jnp.broadcast_to(sums.counts[:, None], old.shape) if sums.seen is None else sums.seen
-        # A mean that no row informs stays where it is.
-        new = divide(sums.first, seen, old)
-        # The distances are to the old means; the sum of squares about the new ones is less by what they moved.
-        within = sums.distance - jnp.sum(seen * (new - old) ** 2)
-        variance = jnp.maximum(within / num_seen, floor)
-        updated = GaussianMixture(sums.counts / jnp.sum(sums.counts), new.T + overall[:, None], variance)
-        return Evaluation(updated, sums.value)
 
-    start = params._replace(variance=jnp.maximum(params.variance, floor))
-    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters)
-    return as_refined(result, result.params)
+def prepare(params: GaussianMixture, table: Table) -> Data:
+    """Return a table as EM reads it."""
+    weights, spread = (part.astype(params.means.dtype) for part in _describe(table))
+    if params.variance.ndim < 3:
+        return Data(table, weights, spread)
+    return Data(group_rows(table, weights)[0], None, spread)
+
+
+@jax.jit
+def _refine(params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iters: Int[Array, ""]) -> Refined:
+    floor = variance_floor(params, data.spread)
+    result = expectation_maximization(lambda params: em_step(params, data, floor), params, tol=tol, max_iters=max_iters)
+    refined = as_refined(result, result.params)
+    # A component that has closed in on a few points, or on a plane.
+    status = status_if(_at_floor(refined.params, data.spread, floor), Status.BOUNDARY)
+    return refined._replace(status=worst(refined.status, status))
+
+
+def _at_floor(params: GaussianMixture, spread: Float[Array, " d"], floor: Float[Array, "..."]) -> Bool[Array, ""]:
+    if params.variance.ndim == 3:
+        return jnp.any(own_share(params.variance, spread) <= 10 * floor)
+    return jnp.any(params.variance <= floor)
+
+
+def variance_floor(params: GaussianMixture, spread: Float[Array, " d"]) -> Float[Array, "..."]:
+    """Return where variances end, far below the spread of the data.
+
+    For spherical and diagonal components it is never above what EM starts from: the start satisfies the same bound as
+    all that follows, so that no step lowers the likelihood. For full covariances see `_bounded`.
+    """
+    if params.variance.ndim == 3:
+        size = spread.shape[0] * machine_epsilon(spread.dtype)
+        return jnp.asarray(10 * size, spread.dtype)
+    floor = smallest_variance(jnp.mean(spread) if params.variance.ndim < 2 else spread[:, None])
+    return jnp.minimum(floor, params.variance)
+
+
+class _Sums(NamedTuple):
+    """What the M-step needs: sums over rows of each component, weighted by how much of a row it owns."""
+
+    value: Float[Array, ""]
+    """The log-likelihood."""
+    counts: Float[Array, " k"]
+    seen: Float[Array, "k d"] | None
+    """How much of each component was observed in each dimension; `None` where that is all of it."""
+    first: Float[Array, "k d"]
+    """Of `x − a_h`."""
+    second: Float[Array, "k ..."]
+    """Of squares of `x − a_h`, as the family has them: `(k,)`, `(k, d)` or `(k, d, d)`."""
+
+
+def _diagonal_sums(params: GaussianMixture, data: Data) -> _Sums:
+    spherical = params.variance.ndim < 2
+
+    def block(rows: Table, weights: Array) -> _Sums:
+        terms = diagonal_terms(params, rows)
+        value = jax.nn.logsumexp(terms.values, axis=0)
+        parts = jnp.exp(terms.values - value[None, :]) * weights[None, :]
+        counts = jnp.sum(parts, axis=1)
+        if spherical:
+            second = jnp.sum(parts * terms.distance, axis=1) * params.variance
+        else:
+            second = matmul(parts[:, None, :], terms.squares)[:, 0]
+        return _Sums(
+            jnp.sum(weights * value),
+            counts,
+            None if rows.mask is None else matmul(parts, rows.mask.astype(parts.dtype)),
+            matmul(parts[:, None, :], terms.differences)[:, 0],
+            second,
+        )
+
+    return sum_over_rows(block, data.rows, data.weights, floats_per_row=floats_per_row(params))
+
+
+def _full_sums(params: GaussianMixture, data: Data) -> _Sums:
+    def block(tiles: Tiles) -> _Sums:
+        terms = full_terms(params, tiles)
+        value = jax.nn.logsumexp(terms.values, axis=0)
+        parts = jnp.exp(terms.values - value[None]) * tiles.weights[None]
+        k, d = terms.differences.shape[0], terms.differences.shape[-1]
+        rows, flat = terms.differences.reshape(k, -1, d), parts.reshape(k, -1)
+        second = matmul(jnp.swapaxes(rows * flat[:, :, None], 1, 2), rows)
+        if terms.hidden is not None:
+            owned = jnp.sum(parts, axis=2)
+            second = second + matmul(owned[:, None, :], terms.hidden.reshape(k, -1, d * d)).reshape(k, d, d)
+        first = matmul(flat[:, None, :], rows)[:, 0]
+        return _Sums(jnp.sum(tiles.weights * value), jnp.sum(flat, axis=1), None, first, second)
+
+    return sum_over_rows(block, data.rows, floats_per_row=floats_per_tile(params, data.rows))
+
+
+def em_step(params: GaussianMixture, data: Data, floor: Float[Array, "..."]) -> Evaluation:
+    """Return the parameters after one step of EM, and the log-likelihood before it."""
+    family = family_of(params.variance, params.weights.shape[0])
+    sums = (_full_sums if family.covariance == "full" else _diagonal_sums)(params, data)
+    seen = jnp.broadcast_to(sums.counts[:, None], sums.first.shape) if sums.seen is None else sums.seen
+    # A mean that no row informs stays where it is.
+    move = divide(sums.first, seen)
+    variance = _update_variance(params.variance, family, sums, seen, move, floor, data.spread)
+    updated = GaussianMixture(sums.counts / jnp.sum(sums.counts), params.means + move.T, variance)
+    return Evaluation(updated, sums.value)
+
+
+def _update_variance(
+    old: Array, family: Family, sums: _Sums, seen: Array, move: Array, floor: Array, spread: Array
+) -> Float[Array, "..."]:
+    """Return the variances about the new means: sums of squares are about the old ones, and less by what they moved."""
+    if family.covariance == "full":
+        within = sums.second - sums.counts[:, None, None] * move[:, :, None] * move[:, None, :]
+        number = sums.counts[:, None, None]
+    elif family.covariance == "diagonal":
+        within, number = sums.second - seen * move**2, seen
+    else:
+        within, number = sums.second - jnp.sum(seen * move**2, axis=1), jnp.sum(seen, axis=1)
+    if family.shared:
+        within, number = jnp.sum(within, axis=0, keepdims=True), jnp.sum(number, axis=0, keepdims=True)
+    # As in `params`: components come last, and there is no axis where one variance is shared by all.
+    within, number = jnp.moveaxis(within, 0, -1), jnp.moveaxis(number, 0, -1)
+    variance = divide(within, number, old)
+    if family.covariance == "full":
+        return _bounded(variance, old, floor, spread)
+    return jnp.maximum(variance.reshape(old.shape), floor)
+
+
+def own_share(covariances: Float[Array, "d d k"], spread: Float[Array, " d"]) -> Float[Array, " k"]:
+    """Return the least variance of a dimension given all others, as a share of its spread in the data.
+
+    Zero where a covariance is singular.
+    """
+    scale = jnp.sqrt(positive_or_one(spread))
+    matrices = jnp.moveaxis(covariances / (scale[:, None] * scale[None, :])[:, :, None], -1, 0)
+    # The variance given all others is one over an entry of the diagonal of the inverse, `RᵀR`.
+    return 1 / jnp.max(jnp.sum(inverse_root(matrices) ** 2, axis=1), axis=1)
+
+
+def _bounded(new: Array, old: Array, floor: Float[Array, ""], spread: Float[Array, " d"]) -> Float[Array, "d d k"]:
+    """Return new covariances, kept away from singular ones: on the way from the old ones where they come too close.
+
+    On the straight line from old to new the M-step's objective never falls. (With `Σ_old = I` and `Σ_new = diag(s)`, its
+    derivative in the share `t` of the way is `Σ_i (1 − t)(s_i − 1)²/(1 − t + t s_i)² ≥ 0`.) What is nearly singular
+    already stays.
+    """
+    new = (new + jnp.swapaxes(new, 0, 1)) / 2
+    near = jnp.where(own_share(old, spread) > 10 * floor, 0.9, 0.0)
+    share = jnp.where(own_share(new, spread) > floor, 1, near)[None, None, :].astype(new.dtype)
+    # Not `old + share (new − old)`, which rounds the new ones to the size of the old.
+    return jnp.where(share == 1, new, (1 - share) * old + share * new)

@@ -1,4 +1,4 @@
-"""Parameters of the mixture of spherical Gaussians, draws from it, and its exact moments."""
+"""Parameters of the mixture of Gaussians, draws from it, and its exact moments."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,20 +10,22 @@ from jaxtyping import Array, Float
 
 from latensor.base import check_integer, check_key, einsum, matmul, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
+from latensor.models.gaussian_mixture.covariance import as_diagonal, as_full, check_variance, family_of
 from latensor.models.results import Sample
 from latensor.models.sampling import draw_components
-from latensor.moments import Cumulants
+from latensor.moments import Cumulants, map_over_rows
 
 
 class GaussianMixture(NamedTuple):
-    """Parameters of a mixture of spherical Gaussians."""
+    """Parameters of a mixture of Gaussians."""
 
     weights: Float[Array, " k"]
     """Probability of each component."""
     means: Float[Array, "d k"]
     """Means of the components, in columns."""
-    variance: Float[Array, ""]
-    """The variance that all components and dimensions share."""
+    variance: Float[Array, "..."]
+    """Variances: `(k,)` of spherical components, `(d, k)` of diagonal ones, or full covariances `(d, d, k)`. Shared by
+    all components: `()`, `(d, 1)` or `(d, d, 1)`."""
 
 
 def check_params(params: Any) -> GaussianMixture:
@@ -31,11 +33,11 @@ def check_params(params: Any) -> GaussianMixture:
     params = check_type(params, GaussianMixture)
     weights = check_probabilities("params.weights", params.weights, 1)
     means = check_reals("params.means", params.means, 2)
-    variance = check_reals("params.variance", params.variance, 0, positive=True)
     if means.shape[1] != weights.shape[0]:
         raise ValueError(
             f"params: expected weights (k,) and means (d, k); got shapes {weights.shape} and {means.shape}"
         )
+    variance = check_variance(params.variance, *means.shape)
     return GaussianMixture(weights.astype(means.dtype), means, variance.astype(means.dtype))
 
 
@@ -43,7 +45,9 @@ def permute(params: GaussianMixture, order: ArrayLike) -> GaussianMixture:
     """Return the same model with its components in another order: component `i` is the old `order[i]`."""
     params = check_params(params)
     index = check_order(order, params.weights.shape[0])
-    return GaussianMixture(params.weights[index], params.means[:, index], params.variance)
+    shared = family_of(params.variance, params.weights.shape[0]).shared
+    variance = params.variance if shared else params.variance[..., index]
+    return GaussianMixture(params.weights[index], params.means[:, index], variance)
 
 
 def sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
@@ -57,10 +61,17 @@ def sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
 @partial(jax.jit, static_argnames="num_samples")
 def _sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
     key_hidden, key_noise = jax.random.split(key)
-    dtype = params.means.dtype
+    d = params.means.shape[0]
     hidden = draw_components(key_hidden, params.weights, num_samples)
-    noise = jax.random.normal(key_noise, (num_samples, params.means.shape[0]), dtype)
-    return Sample(params.means.T[hidden] + jnp.sqrt(params.variance) * noise, hidden)
+    noise = jax.random.normal(key_noise, (num_samples, d), params.means.dtype)
+    if params.variance.ndim < 3:
+        scaled = jnp.sqrt(as_diagonal(params.variance, params.means))[hidden] * noise
+    else:
+        roots = jnp.linalg.cholesky(as_full(params.variance, params.means))
+        scaled = map_over_rows(
+            lambda hidden, noise: einsum("nij,nj->ni", roots[hidden], noise), hidden, noise, floats_per_row=d * d
+        )
+    return Sample(params.means.T[hidden] + scaled, hidden)
 
 
 def population_moments(params: GaussianMixture) -> Cumulants:
@@ -74,9 +85,15 @@ def _population_moments(params: GaussianMixture) -> Cumulants:
     mean = matmul(means, weights)
     centred = means - mean[:, None]
     weighted = centred * weights[None, :]
+    covariances = as_full(variance, means)
+    # Skew by covariances that differ: `sym Σ_h π_h (a_h − μ)⊗Σ_h`.
+    noise = einsum("ih,hjl->ijl", weighted, covariances)
     return Cumulants(
         mean=mean,
-        second=matmul(weighted, centred.T) + variance * jnp.eye(means.shape[0], dtype=means.dtype),
-        third=einsum("ih,jh,lh->ijl", weighted, centred, centred),
+        second=matmul(weighted, centred.T) + einsum("h,hij->ij", weights, covariances),
+        third=einsum("ih,jh,lh->ijl", weighted, centred, centred)
+        + noise
+        + jnp.swapaxes(noise, 0, 1)
+        + jnp.moveaxis(noise, 0, 2),
         num_unobserved=jnp.int32(0),
     )

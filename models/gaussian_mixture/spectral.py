@@ -1,4 +1,10 @@
-"""The mixture of spherical Gaussians from moments."""
+"""The mixture of Gaussians from moments.
+
+Centred data with a constant coordinate appended have the means `a'_h = (a_h − μ, c)`, which are linearly independent
+where the `a_h` are affinely independent. Their second moment is `diag(Γ, c²)` in blocks, `Γ = C − σ²I`; in the whitened
+space the last coordinate of component `v_h` is `√π_h`, and the others give `√π_h (a_h − μ)`. So the estimate follows
+every translation of the data, and its overall mean is that of the data.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -7,9 +13,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_key, machine_epsilon, matmul, small_jit
-from latensor.decompose import noise_variance, project_columns_to_simplex
-from latensor.decompose.internal import noise_variance_operator
+from latensor.base import check_key, divide, machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.decompose import Status
+from latensor.decompose.internal import noise_space, noise_space_operator, status_if, worst
 from latensor.models.components import (
     SecondMoments,
     Whitened,
@@ -17,11 +23,14 @@ from latensor.models.components import (
     contract_table,
     covariance_product,
     decompose_whitened,
+    no_directions,
     second_moments,
     second_moments_of,
     whiten_weighted,
 )
+from latensor.models.gaussian_mixture.covariance import check_family, smallest_variance
 from latensor.models.gaussian_mixture.params import GaussianMixture
+from latensor.models.gaussian_mixture.start import standardize, start_in_family
 from latensor.models.partial import (
     Dimensions,
     Options,
@@ -34,17 +43,20 @@ from latensor.models.partial import (
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
-from latensor.moments.internal import Centred, ContractedCumulants, as_table, correct_gaussian
+from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirections, as_table, correct_lifted
 
-# Where all points are the same: small, and its inverse still a number in float32.
-SMALLEST_VARIANCE = 1e-30
+
+# A component whose `√π_h` is not above this has vanished.
+_SMALLEST_ROOT = 1e-3
+# A variance that comes out smaller than this share of the mean variance, or negative, is moved there.
+_SMALLEST_SHARE = 1e-3
 
 
 class Diagnostics(NamedTuple):
     """How the stages of `fit` went."""
 
     spectrum: Spectrum
-    """Of the weighted second moment."""
+    """Of the weighted covariance of the means: `k − 1` values, since centred means span no more directions."""
     whitening_status: Int[Array, ""]
     decomposition_status: Int[Array, ""]
     dimensions: Dimensions
@@ -68,6 +80,8 @@ def fit(
     third: Literal["implicit", "available"] = "implicit",
     second: Literal["auto", "dense", "implicit"] = "auto",
     complete_rate: float | Array = 1.0,
+    covariance: Literal["spherical", "diagonal", "full"] = "spherical",
+    shared: bool = False,
 ) -> Fit:
     """Estimate the mixture by the method of moments, from complete or partial data.
 
@@ -91,17 +105,22 @@ def fit(
         second moments then are dense.
       second: `"dense"` forms the `(d, d)` covariance, available-case; `"implicit"` iterates with products instead, by
         inverse propensities; `"auto"` is dense up to 256 dimensions.
-      complete_rate: the rate from which on a dimension counts as complete. `σ²` comes from the complete dimensions
+      complete_rate: the rate from which on a dimension counts as complete. Variances come from the complete dimensions
         (from the `2k` best observed ones where no more than `k` are complete).
+      covariance: `"spherical"`, all of it by moments. `"diagonal"` and `"full"` begin with spherical components of the
+        standardized columns, whose scale is undone, and take one step of EM from there: a start for `refine`.
+      shared: whether all components have the same covariance.
 
     Returns:
-      `Fit` with `Diagnostics`. The status is `BOUNDARY` where no positive variance was left for the noise. Under `jit`
-      or `vmap` traced values are not checked and nothing is warned of; `status` tells what went wrong.
+      `Fit` with `Diagnostics`. The status is `BOUNDARY` where no positive variance was left for the noise or for a
+      component (it then gets a thousandth of the mean variance). Under `jit` or `vmap` traced values are not checked and
+      nothing is warned of; `status` tells what went wrong.
 
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
     table = as_table(x, mask=mask, row_weights=row_weights)
+    family = check_family(covariance, shared)
     options, trust = check_fit(
         table,
         num_components,
@@ -115,13 +134,18 @@ def fit(
         counts=False,
     )
     key = check_key(key)
+    given, scales = table, None
+    if family.covariance != "spherical":
+        table, scales = standardize(table)
     data, moments = second_moments(table, options.dense)
     if options.dense:
         prepared = _prepare(key, None, moments, trust, options)
     else:
         prepared = _prepare_implicit(key, data, moments, trust, options)
-    seen = contract_table(data, moments.covariance, prepared.space.directions, options.third)
-    return _read_off(key, moments, prepared, seen, options)
+    noise = None if shared else prepared.noise
+    seen = contract_table(data, moments.covariance, prepared.space.directions, options.third, noise)
+    found = _read_off(key, moments, prepared, seen, options)
+    return found if scales is None else found._replace(params=start_in_family(found.params, given, scales, family))
 
 
 def fit_moments(
@@ -132,33 +156,39 @@ def fit_moments(
     method: Literal["power", "diagonalization"] = "power",
     num_restarts: int = 20,
     weights: ArrayLike | None = None,
+    shared: bool = False,
 ) -> Fit:
-    """Recover the model from dense cumulants; exact where they are. `fit` is this on data, without `(d, d, d)`."""
+    """Recover a spherical mixture from dense cumulants; exact where they are.
+
+    `fit` is this on data, without `(d, d, d)`.
+    """
     moments = check_cumulants(moments)
+    shared = check_family("spherical", shared).shared
     options, trust = check_options(num_components, moments.mean.shape[0], method, num_restarts, weights)
-    return _fit_moments(check_key(key), moments, trust, options._replace(third="available"))
+    return _fit_moments(check_key(key), moments, trust, options._replace(third="available"), shared)
 
 
-@small_jit(static_argnames="options")
-def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options) -> Fit:
+@small_jit(static_argnames=("options", "shared"))
+def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options, shared: bool) -> Fit:
     second = second_moments_of(moments)
     prepared = _prepare(key, None, second, trust, options)
-    return _read_off(key, second, prepared, contract_dense(moments, prepared.space.directions), options)
+    seen = contract_dense(moments, prepared.space.directions, None if shared else prepared.noise)
+    return _read_off(key, second, prepared, seen, options)
 
 
 class Correction(NamedTuple):
-    """From cumulants to the moments of the means: without the noise, and about the origin."""
+    """From cumulants to the moments of the lifted means."""
 
-    mean: Float[Array, " d"]
     variance: Float[Array, ""]
+    """The mean variance of the components."""
 
     def adjust(self, vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
-        """Return `(S − C) V`, `S = C − σ²I + μμᵀ`."""
-        return self.mean[:, None] * matmul(self.mean, vectors)[None, :] - self.variance * vectors
+        """Return `(Γ − C) V`."""
+        return -self.variance * vectors
 
     def correct(self, seen: ContractedCumulants, directions: Float[Array, "d r"]) -> Float[Array, "r r r"]:
-        """Return `T(W, W, W)`."""
-        return correct_gaussian(seen, directions, self.variance)
+        """Return `T'(W', W', W')`."""
+        return correct_lifted(seen, directions, self.variance)
 
 
 class Prepared(NamedTuple):
@@ -168,7 +198,9 @@ class Prepared(NamedTuple):
     correction: Correction
     is_positive: Bool[Array, ""]
     """Whether the estimated variance was above zero."""
+    noise: NoiseDirections
     space: Whitened
+    """Of rank `k − 1`, with a last direction of zeros: the place of the constant."""
 
 
 def _variance_dimensions(dimensions: Dimensions, num_components: int) -> Bool[Array, " d"]:
@@ -187,25 +219,29 @@ def _estimate_space(
 ) -> Prepared:
     """Estimate the variance of the noise, and whiten by what is left of the covariance without it."""
     key_variance, key_components = jax.random.split(key)
-    k = options.num_components
+    rank = options.num_components - 1  # of k centred means
     dimensions = describe_dimensions(moments.rates, options.missing, trust)
-    included = _variance_dimensions(dimensions, k)
+    included = _variance_dimensions(dimensions, options.num_components)
     start = None
-    if moments.covariance is not None:
-        variance = noise_variance(moments.covariance, k, included)
+    if moments.covariance is not None or rank == 0:
+        known = jnp.diag(moments.variances) if moments.covariance is None else moments.covariance
+        noise = noise_space(known, rank, included)
     else:
-        product = covariance_product(data, moments)
-        variance, top = noise_variance_operator(key_variance, product, moments.variances, k, included)
-        # Centred means span one direction less than the means themselves: the overall mean completes them.
-        start = jnp.concatenate([moments.mean[:, None], top], axis=1) * dimensions.weights[:, None]
+        noise = noise_space_operator(key_variance, covariance_product(data, moments), moments.variances, rank, included)
+        start = noise.signal * dimensions.weights[:, None]
     # Sampling noise can leave no variance; the floor keeps what follows finite, and the status tells.
     scale = jnp.mean(jnp.abs(moments.variances))
-    floor = jnp.maximum(machine_epsilon(scale.dtype) * scale, SMALLEST_VARIANCE)
-    is_positive = variance > floor
-    correction = Correction(moments.mean, jnp.where(is_positive, variance, floor))
+    floor = jnp.maximum(machine_epsilon(scale.dtype) * scale, smallest_variance(scale))
+    is_positive = noise.variance > floor
+    correction = Correction(jnp.where(is_positive, noise.variance, floor))
     key_whiten, _ = jax.random.split(key_components)
-    space = whiten_weighted(key_whiten, data, moments, correction, dimensions.weights, k, start)
-    return Prepared(dimensions, correction, is_positive, space)
+    if rank == 0:
+        space = no_directions(dimensions.weights)
+    else:
+        space = whiten_weighted(key_whiten, data, moments, correction, dimensions.weights, rank, start)
+    directions = jnp.concatenate([space.directions, jnp.zeros_like(moments.mean)[:, None]], axis=1)
+    noisy = NoiseDirections(included, noise.signal, noise.count)
+    return Prepared(dimensions, correction, is_positive, noisy, space._replace(directions=directions))
 
 
 _prepare = small_jit(static_argnames="options")(_estimate_space)
@@ -216,22 +252,34 @@ _prepare_implicit = jax.jit(_estimate_space, static_argnames="options")
 def _read_off(
     key: Array, moments: SecondMoments, prepared: Prepared, seen: ContractedCumulants, options: Options
 ) -> Fit:
-    """Decompose the third moment, and read weights and means off the components."""
+    """Decompose the third moment, and read weights, means and variances off the components."""
     _, key_components = jax.random.split(key)
     _, key_decompose = jax.random.split(key_components)
-    dimensions, correction, is_positive, space = prepared
+    dimensions, correction, is_positive, _, space = prepared
     components = decompose_whitened(
         key_decompose, seen, space.directions, correction, options.method, options.num_restarts
     )
     pairs, whitening = components.pairs, space.whitening
-    # `π_h = λ_h⁻²` in theory; the squared coordinates of the mean are the same in theory and less noisy.
-    weights, _ = project_columns_to_simplex((components.coordinates**2)[:, None])
-    order = jnp.argsort(-weights[:, 0])
-    means = (pairs.values[None, :] * components.scaled)[:, order]
-    params = GaussianMixture(weights[order, 0], means, correction.variance)
+    order = jnp.argsort(-jnp.abs(pairs.vectors[-1]))
+    vectors, roots = pairs.vectors[:, order], pairs.vectors[-1, order]
+    # The last coordinate is `√π_h`, as is `1/λ_h` in theory; dividing by it makes the overall mean that of the data.
+    has_vanished = ~(roots > _SMALLEST_ROOT)
+    safe = jnp.where(has_vanished, divide(1, pairs.values[order], 1), roots)
+    means = moments.mean[:, None] + components.scaled[:, order] / safe[None, :]
+    variance, is_inside = correction.variance, is_positive
+    if seen.noise is not None:
+        # `(Wᵀm, σ²) = Σ_h √π_h σ_h² v_h` with orthonormal `v_h`.
+        variances = matmul(seen.noise.at[-1].set(correction.variance), vectors) / safe
+        floor = _SMALLEST_SHARE * correction.variance
+        is_inside = is_positive & jnp.all(variances >= floor)
+        variance = jnp.maximum(variances, floor)
+    params = GaussianMixture(roots**2 / positive_or_one(jnp.sum(roots**2)), means, variance)
     return Fit(
         params,
-        table_status(params, ~is_positive, dimensions, whitening, pairs),
+        worst(
+            table_status(params, ~is_inside, dimensions, whitening, pairs),
+            status_if(jnp.any(has_vanished), Status.DEGENERATE),
+        ),
         pairs.num_iters,
         pairs.unexplained,
         Diagnostics(
