@@ -1,4 +1,4 @@
-"""Spherical noise: its variance, from the small eigenvalues of a covariance, and the directions that it has to itself."""
+"""Spherical noise: its variance, from the small eigenvalues of a covariance, and the directions of nothing else."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import matmul
 from latensor.decompose import Eigenpairs, Whitening, diagonalize_slices, power_method, whiten, whiten_operator
-from latensor.decompose.internal import worst
 from latensor.moments import Cumulants, Table
 from latensor.moments.internal import (
     Centred,
@@ -134,12 +133,6 @@ def whiten_weighted(
         size = weights.shape[0]
         whitening = whiten_operator(key, weighted_second, size, rank, dtype=weights.dtype, start=start)
     return Whitened(whitening, weigh * whitening.whitener)
-
-
-def no_directions(weights: Float[Array, " d"]) -> Whitened:
-    """Return the whitened space of rank zero: that of a single component, whose centred mean is nothing."""
-    none, zero = jnp.zeros((weights.shape[0], 0), weights.dtype), jnp.zeros((), weights.dtype)
-    return Whitened(Whitening(none, none, none[0], zero, zero, jnp.int32(0), worst()), none)
 
 
 def covariance_product(data: Centred | None, moments: SecondMoments) -> Callable[[Array], Array]:

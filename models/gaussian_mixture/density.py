@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
-from latensor.base import machine_epsilon, matmul, smallest_normal
+from latensor.base import matmul, smallest_normal
+from latensor.decompose.internal import inverse_root
 from latensor.models.gaussian_mixture.covariance import as_diagonal, as_full
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.gaussian_mixture.tiles import Tiles
@@ -51,29 +51,6 @@ def diagonal_terms(params: GaussianMixture, rows: Table) -> DiagonalTerms:
         normalizer = matmul(logs, rows.mask.T.astype(variances.dtype))
     values = _log_weights(params)[:, None] - (distance + normalizer) / 2
     return DiagonalTerms(values, distance, differences, squares)
-
-
-def inverse_root(matrices: Float[Array, "... d d"]) -> Float[Array, "... d d"]:
-    """Return `L⁻¹` of matrices `LLᵀ`, row by row for all of them at once.
-
-    From the inverse root `R` of the first rows and columns, and the next column `c` with its end `a` on the diagonal:
-    the next row of `L` is `Rc`, its end `s = √(a − |Rc|²)`, and the next row of `L⁻¹` is `(−(Rc)ᵀR, 1)/s`. For many small
-    matrices this is faster than LAPACK, whose threads wake for each of them.
-    """
-    size = matrices.shape[-1]
-    unit = jnp.eye(size, dtype=matrices.dtype)
-    eps = machine_epsilon(matrices.dtype)
-
-    def border(i: Array, inverse: Array) -> Array:
-        column = lax.dynamic_slice_in_dim(matrices, i, 1, -1)
-        end = lax.dynamic_slice_in_dim(column, i, 1, -2)
-        row = jnp.swapaxes(matmul(inverse, column), -1, -2)
-        # Positive in theory; at rounding level it need not be.
-        left = jnp.maximum(end - jnp.sum(row * row, axis=-1, keepdims=True), eps * end)
-        known = jnp.broadcast_to(unit[i], row.shape) - matmul(row, inverse)
-        return lax.dynamic_update_slice_in_dim(inverse, known / jnp.sqrt(left), i, -2)
-
-    return lax.fori_loop(0, size, border, jnp.zeros_like(matrices))
 
 
 class FullTerms(NamedTuple):

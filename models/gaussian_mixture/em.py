@@ -9,10 +9,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import divide, machine_epsilon, matmul, positive_or_one
 from latensor.decompose import Status
-from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
+from latensor.decompose.internal import Evaluation, expectation_maximization, inverse_root, status_if, worst
 from latensor.models.em import as_refined, em_limits
 from latensor.models.gaussian_mixture.covariance import Family, family_of, smallest_variance
-from latensor.models.gaussian_mixture.density import diagonal_terms, full_terms, inverse_root
+from latensor.models.gaussian_mixture.density import diagonal_terms, full_terms
 from latensor.models.gaussian_mixture.likelihood import check_pair, floats_per_row, floats_per_tile
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.gaussian_mixture.tiles import Tiles, group_rows
@@ -215,8 +215,8 @@ def own_share(covariances: Float[Array, "d d k"], spread: Float[Array, " d"]) ->
 def _bounded(new: Array, old: Array, floor: Float[Array, ""], spread: Float[Array, " d"]) -> Float[Array, "d d k"]:
     """Return new covariances, kept away from singular ones: on the way from the old ones where they come too close.
 
-    On the straight line from old to new the M-step's objective never falls. (With `Σ_old = I` and `Σ_new = diag(s)`, its
-    derivative in the share `t` of the way is `Σ_i (1 − t)(s_i − 1)²/(1 − t + t s_i)² ≥ 0`.) What is nearly singular
+    On the straight line from old to new the M-step's objective never falls: with `Σ_old = I` and `Σ_new = diag(s)`, its
+    derivative by the share `t` of the way is `Σ_i (1 − t)(s_i − 1)²/(1 − t + t s_i)² ≥ 0`. What is nearly singular
     already stays.
     """
     new = (new + jnp.swapaxes(new, 0, 1)) / 2

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import check_key, divide, machine_epsilon, matmul, positive_or_one, small_jit
-from latensor.decompose import Status
+from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import noise_space, noise_space_operator, status_if, worst
 from latensor.models.components import (
     SecondMoments,
@@ -23,7 +23,6 @@ from latensor.models.components import (
     contract_table,
     covariance_product,
     decompose_whitened,
-    no_directions,
     second_moments,
     second_moments_of,
     whiten_weighted,
@@ -44,7 +43,6 @@ from latensor.models.partial import (
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
 from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirections, as_table, correct_lifted
-
 
 # A component whose `√π_h` is not above this has vanished.
 _SMALLEST_ROOT = 1e-3
@@ -113,8 +111,8 @@ def fit(
 
     Returns:
       `Fit` with `Diagnostics`. The status is `BOUNDARY` where no positive variance was left for the noise or for a
-      component (it then gets a thousandth of the mean variance). Under `jit` or `vmap` traced values are not checked and
-      nothing is warned of; `status` tells what went wrong.
+      component (it then gets a thousandth of the mean variance). Under `jit` or `vmap` traced values are not checked
+      and nothing is warned of; `status` tells what went wrong.
 
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
@@ -214,6 +212,12 @@ def _variance_dimensions(dimensions: Dimensions, num_components: int) -> Bool[Ar
     return jnp.where(enough, dimensions.complete, dimensions.rates >= threshold)
 
 
+def _no_directions(weights: Float[Array, " d"]) -> Whitened:
+    """Return the whitened space of rank zero: that of a single component, whose centred mean is nothing."""
+    none, zero = jnp.zeros((weights.shape[0], 0), weights.dtype), jnp.zeros((), weights.dtype)
+    return Whitened(Whitening(none, none, none[0], zero, zero, jnp.int32(0), worst()), none)
+
+
 def _estimate_space(
     key: Array, data: Centred | None, moments: SecondMoments, trust: Trust, options: Options
 ) -> Prepared:
@@ -236,7 +240,7 @@ def _estimate_space(
     correction = Correction(jnp.where(is_positive, noise.variance, floor))
     key_whiten, _ = jax.random.split(key_components)
     if rank == 0:
-        space = no_directions(dimensions.weights)
+        space = _no_directions(dimensions.weights)
     else:
         space = whiten_weighted(key_whiten, data, moments, correction, dimensions.weights, rank, start)
     directions = jnp.concatenate([space.directions, jnp.zeros_like(moments.mean)[:, None]], axis=1)
