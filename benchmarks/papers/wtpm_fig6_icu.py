@@ -48,7 +48,7 @@ def _read(path: Path) -> np.ndarray:
         )
 
 
-def _table(options: Options) -> np.ndarray:
+def robust_table(options: Options) -> np.ndarray:
     """Return the table, columns on one robust scale (median 0, quartiles as a standard normal's), outliers drawn in."""
     names = [f"physionet2012/PhysionetChallenge2012-set-{part}.csv.gz" for part in "ab"]
     x = np.concatenate([_read(options.data_file(name)) for name in names])
@@ -79,7 +79,7 @@ def _held_out(key: Array, x: Array, mask: Array, train: Array, complete: Array, 
 
 def run(options: Options) -> Report:
     """Run all splits, by available-case and by implicit moments."""
-    x = jnp.asarray(_table(options))
+    x = jnp.asarray(robust_table(options))
     if options.quick:
         x = x[:1_000]
     mask = ~jnp.isnan(x)
