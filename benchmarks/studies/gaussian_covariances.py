@@ -1,7 +1,7 @@
 """Covariances of all families on intensive-care records with holes, against imputation and scikit-learn.
 
 PhysioNet 2012: 8,000 stays, 32 columns on robust scales, 23 % missing, k = 6, 20 splits with a fifth held out. Ours:
-`fit` and `refine` on the observed entries. The peer: `IterativeImputer`, then `GaussianMixture` of the same family. Both
+`fit` and `refine` on the observed entries. The peer: `IterativeImputer`, then `GaussianMixture` of that family. Both
 are scored by the log-likelihood of the observed entries of held-out rows. Claims: in each family ours is at least as
 good, on average over the splits, in less time. Both stop where a step of EM gains less than 0.001 a row, which is the
 peer's default. Times are warm: what compiles does so in a call that is not counted.
