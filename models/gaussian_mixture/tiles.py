@@ -62,12 +62,12 @@ def _grouping(table: Table) -> tuple[np.ndarray, np.ndarray]:
     rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     place = np.empty(n, int)
     place[order] = np.repeat((np.cumsum(tiles) - tiles) * height, sizes) + rank
-    index = np.full(_round_up(tiles.sum()) * height, -1)
+    index = np.full(_round_up(int(tiles.sum())) * height, -1)
     index[place] = np.arange(n)
     return index.reshape(-1, height), place
 
 
 def _round_up(number: int) -> int:
     """Return a number that is at most an eighth larger, one of few: similar tables then share a compiled program."""
-    unit = 1 << max(int(number).bit_length() - 4, 0)
-    return -(-int(number) // unit) * unit
+    unit = 1 << max(number.bit_length() - 4, 0)
+    return -(-number // unit) * unit

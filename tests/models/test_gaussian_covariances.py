@@ -10,7 +10,7 @@ from latensor.models import gaussian_mixture
 from latensor.models.gaussian_mixture import GaussianMixture
 from latensor.models.gaussian_mixture.covariance import FAMILIES, Family, as_diagonal, as_full, from_diagonal
 from latensor.moments import Table
-from tests.helpers import largest
+from tests.helpers import largest, lowers
 from tests.models.gaussian_cases import brute_force, draw, draw_mask, random_mixture, worst_error
 
 SHAPES = [Family(name, shared) for name in FAMILIES for shared in (True, False)]
@@ -227,6 +227,23 @@ def test_sample_has_the_covariances(float64):
     centred = drawn.x - np.mean(drawn.x, axis=0)
     third = np.einsum("ni,nj,nl->ijl", centred, centred, centred) / 60_000
     np.testing.assert_allclose(third, exact.third, atol=0.3)
+
+
+def test_full_covariances_under_transformations():
+    truth = random_member(1, Family("full"))
+    x = jnp.stack([draw(seed, truth, 40) for seed in (0, 1)])
+    mask = draw_mask(2, 0.8, x.shape)
+
+    def trial(x, mask):
+        fit = gaussian_mixture.fit(jax.random.key(0), x, K, mask=mask, covariance="full")
+        return gaussian_mixture.refine(fit.params, x, mask=mask, max_iters=3)
+
+    batch = jax.vmap(trial)(x, mask)
+    for i in range(2):
+        alone = trial(x[i], mask[i])
+        np.testing.assert_allclose(batch.log_likelihood[i], alone.log_likelihood, rtol=1e-3)
+        np.testing.assert_allclose(batch.params.means[i], alone.params.means, atol=0.02)
+    lowers(trial, x[0], mask[0])
 
 
 @pytest.mark.parametrize(
