@@ -101,4 +101,5 @@ def smallest_variance(spread: Float[Array, "..."]) -> Float[Array, "..."]:
     The likelihood of a component that closes in on a single point has no bound.
     """
     rounding = 10 * machine_epsilon(spread.dtype)
-    return jnp.maximum(rounding * (rounding * spread), smallest_normal(spread.dtype))
+    # Of data without any spread: small, and its inverse still a number.
+    return jnp.maximum(rounding * (rounding * spread), 100 * smallest_normal(spread.dtype))

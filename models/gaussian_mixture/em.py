@@ -60,6 +60,10 @@ def refine(
     return _refine(params, data, *em_limits(tol, max_iters, params.means.dtype))
 
 
+# A covariance within this factor of the bounds goes no nearer to them.
+_MARGIN = 10.0
+
+
 class Data(NamedTuple):
     """What EM reads: rows with weights, and how far the data spread."""
 
@@ -91,25 +95,24 @@ def _refine(params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iter
     result = expectation_maximization(lambda params: em_step(params, data, floor), params, tol=tol, max_iters=max_iters)
     refined = as_refined(result, result.params)
     # A component that has closed in on a few points, or on a plane.
-    status = status_if(_at_floor(refined.params, data.spread, floor), Status.BOUNDARY)
+    status = status_if(_at_floor(refined.params, floor), Status.BOUNDARY)
     return refined._replace(status=worst(refined.status, status))
 
 
-def _at_floor(params: GaussianMixture, spread: Float[Array, " d"], floor: Float[Array, "..."]) -> Bool[Array, ""]:
+def _at_floor(params: GaussianMixture, floor: Float[Array, "..."]) -> Bool[Array, ""]:
     if params.variance.ndim == 3:
-        return jnp.any(own_share(params.variance, spread) <= 10 * floor)
+        return ~jnp.all(is_regular(params.variance, floor, _MARGIN))
     return jnp.any(params.variance <= floor)
 
 
 def variance_floor(params: GaussianMixture, spread: Float[Array, " d"]) -> Float[Array, "..."]:
-    """Return where variances end, far below the spread of the data.
+    """Return where variances end, far below the spread of the data; for full covariances one for each dimension.
 
     For spherical and diagonal components it is never above what EM starts from: the start satisfies the same bound as
     all that follows, so that no step lowers the likelihood. For full covariances see `_bounded`.
     """
     if params.variance.ndim == 3:
-        size = spread.shape[0] * machine_epsilon(spread.dtype)
-        return jnp.asarray(10 * size, spread.dtype)
+        return smallest_variance(spread)
     floor = smallest_variance(jnp.mean(spread) if params.variance.ndim < 2 else spread[:, None])
     return jnp.minimum(floor, params.variance)
 
@@ -175,13 +178,13 @@ def em_step(params: GaussianMixture, data: Data, floor: Float[Array, "..."]) -> 
     seen = jnp.broadcast_to(sums.counts[:, None], sums.first.shape) if sums.seen is None else sums.seen
     # A mean that no row informs stays where it is.
     move = divide(sums.first, seen)
-    variance = _update_variance(params.variance, family, sums, seen, move, floor, data.spread)
+    variance = _update_variance(params.variance, family, sums, seen, move, floor)
     updated = GaussianMixture(sums.counts / jnp.sum(sums.counts), params.means + move.T, variance)
     return Evaluation(updated, sums.value)
 
 
 def _update_variance(
-    old: Array, family: Family, sums: _Sums, seen: Array, move: Array, floor: Array, spread: Array
+    old: Array, family: Family, sums: _Sums, seen: Array, move: Array, floor: Array
 ) -> Float[Array, "..."]:
     """Return the variances about the new means: sums of squares are about the old ones, and less by what they moved."""
     if family.covariance == "full":
@@ -197,22 +200,26 @@ def _update_variance(
     within, number = jnp.moveaxis(within, 0, -1), jnp.moveaxis(number, 0, -1)
     variance = divide(within, number, old)
     if family.covariance == "full":
-        return _bounded(variance, old, floor, spread)
+        return _bounded(variance, old, floor)
     return jnp.maximum(variance.reshape(old.shape), floor)
 
 
-def own_share(covariances: Float[Array, "d d k"], spread: Float[Array, " d"]) -> Float[Array, " k"]:
-    """Return the least variance of a dimension given all others, as a share of its spread in the data.
+def is_regular(covariances: Float[Array, "d d k"], floor: Float[Array, " d"], margin: float = 1.0) -> Bool[Array, " k"]:
+    """Return whether covariances are clear of singular ones, by as much as rounding asks for.
 
-    Zero where a covariance is singular.
+    Each variance has to be above its floor; and the share of it that the other dimensions do not explain, above
+    rounding. Both are the component's own: how far the others are away does not matter.
     """
-    scale = jnp.sqrt(positive_or_one(spread))
-    matrices = jnp.moveaxis(covariances / (scale[:, None] * scale[None, :])[:, :, None], -1, 0)
-    # The variance given all others is one over an entry of the diagonal of the inverse, `RᵀR`.
-    return 1 / jnp.max(jnp.sum(inverse_root(matrices) ** 2, axis=1), axis=1)
+    variances = jnp.diagonal(covariances).T  # (d, k)
+    scale = 1 / jnp.sqrt(positive_or_one(variances))
+    correlations = jnp.moveaxis(covariances * scale[:, None, :] * scale[None, :, :], -1, 0)
+    # A variance given all others is one over an entry of the diagonal of the inverse, `RᵀR`.
+    share = 1 / jnp.max(jnp.sum(inverse_root(correlations) ** 2, axis=1), axis=1)
+    rounding = 10 * floor.shape[0] * machine_epsilon(floor.dtype)
+    return jnp.all(variances > margin * floor[:, None], axis=0) & (share > margin * rounding)
 
 
-def _bounded(new: Array, old: Array, floor: Float[Array, ""], spread: Float[Array, " d"]) -> Float[Array, "d d k"]:
+def _bounded(new: Array, old: Array, floor: Float[Array, " d"]) -> Float[Array, "d d k"]:
     """Return new covariances, kept away from singular ones: on the way from the old ones where they come too close.
 
     On the straight line from old to new the M-step's objective never falls: with `Σ_old = I` and `Σ_new = diag(s)`, its
@@ -220,7 +227,7 @@ def _bounded(new: Array, old: Array, floor: Float[Array, ""], spread: Float[Arra
     already stays.
     """
     new = (new + jnp.swapaxes(new, 0, 1)) / 2
-    near = jnp.where(own_share(old, spread) > 10 * floor, 0.9, 0.0)
-    share = jnp.where(own_share(new, spread) > floor, 1, near)[None, None, :].astype(new.dtype)
+    near = jnp.where(is_regular(old, floor, _MARGIN), 1 - 1 / _MARGIN, 0)
+    share = jnp.where(is_regular(new, floor), 1, near)[None, None, :].astype(new.dtype)
     # Not `old + share (new − old)`, which rounds the new ones to the size of the old.
     return jnp.where(share == 1, new, (1 - share) * old + share * new)

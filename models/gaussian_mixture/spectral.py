@@ -235,7 +235,8 @@ def _estimate_space(
         start = noise.signal * dimensions.weights[:, None]
     # Sampling noise can leave no variance; the floor keeps what follows finite, and the status tells.
     scale = jnp.mean(jnp.abs(moments.variances))
-    floor = jnp.maximum(machine_epsilon(scale.dtype) * scale, smallest_variance(scale))
+    rounding = moments.mean.shape[0] * machine_epsilon(scale.dtype) * scale
+    floor = jnp.maximum(rounding, smallest_variance(scale))
     is_positive = noise.variance > floor
     correction = Correction(jnp.where(is_positive, noise.variance, floor))
     key_whiten, _ = jax.random.split(key_components)
@@ -274,7 +275,7 @@ def _read_off(
     if seen.noise is not None:
         # `(Wᵀm, σ²) = Σ_h √π_h σ_h² v_h` with orthonormal `v_h`.
         variances = matmul(seen.noise.at[-1].set(correction.variance), vectors) / safe
-        floor = _SMALLEST_SHARE * correction.variance
+        floor = jnp.maximum(_SMALLEST_SHARE * correction.variance, smallest_variance(jnp.zeros_like(roots[0])))
         is_inside = is_positive & jnp.all(variances >= floor)
         variance = jnp.maximum(variances, floor)
     params = GaussianMixture(roots**2 / positive_or_one(jnp.sum(roots**2)), means, variance)
