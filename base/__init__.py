@@ -16,6 +16,7 @@ from latensor.base._arrays import (
 )
 from latensor.base._checks import (
     as_numbers,
+    check_axes,
     check_bool,
     check_integer,
     check_key,
@@ -25,13 +26,17 @@ from latensor.base._checks import (
     check_option,
     first_entry,
     is_concrete,
+    merge_missing,
+    read_numbers,
 )
 from latensor.base._compile import small_jit
+from latensor.base._input import missing_hint
 
 __all__ = [
     "as_float",
     "as_int32",
     "as_numbers",
+    "check_axes",
     "check_bool",
     "check_integer",
     "check_key",
@@ -46,7 +51,10 @@ __all__ = [
     "is_concrete",
     "machine_epsilon",
     "matmul",
+    "merge_missing",
+    "missing_hint",
     "positive_or_one",
+    "read_numbers",
     "small_jit",
     "smallest_normal",
 ]

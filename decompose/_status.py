@@ -1,12 +1,28 @@
 """How a computation ended: the one list of outcomes that all of latensor reports."""
 
-from enum import IntEnum
+from enum import EnumType, IntEnum
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
-class Status(IntEnum):
+class _OneAtATime(EnumType):
+    """The type of `Status`: says what to do with a batch of statuses, or with a traced one."""
+
+    def __call__(cls, value: Any, *args: Any, **keywords: Any) -> Any:
+        if getattr(value, "ndim", 0):
+            raise ValueError(
+                f"status: expected one status; got an array of shape {value.shape}: use "
+                "[Status(int(one)).name for one in status.ravel()], or compare, status == Status.CONVERGED"
+            )
+        if isinstance(value, jax.core.Tracer):
+            raise ValueError("status: expected a concrete status; got a traced one: compare, status == Status.CONVERGED")
+        return super().__call__(value, *args, **keywords)
+
+
+class Status(IntEnum, metaclass=_OneAtATime):
     """How a computation ended. Larger values are worse, so the worst of several statuses is their maximum.
 
     Traced code returns the value as an int32 array, one per lane under `vmap`. On the host,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from latensor.base import as_float, as_numbers, first_entry, is_concrete
+from latensor.base import as_float, as_numbers, first_entry, is_concrete, missing_hint
 from latensor.models.results import Fit, Refined
 from latensor.moments import Table
 
@@ -103,7 +103,8 @@ def check_values(
             kind = "counts" if counts else "numbers"
             row, column = np.argwhere(bad)[0]
             entry = f"{values[row, column]} at row {rows[row]}, column {column}"
-            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{'' if mask is not None else hint}")
+            hint = missing_hint(np.isfinite(np.asarray(x)), mask, hint)
+            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
     if not counts:
         return sums
     smallest, fraction = more

@@ -14,7 +14,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import as_float, as_numbers, check_integer, check_mask, check_matrix, float_type, is_concrete
+from latensor.base import (
+    as_float,
+    check_integer,
+    check_mask,
+    check_matrix,
+    float_type,
+    is_concrete,
+    merge_missing,
+    read_numbers,
+)
 from latensor.moments._data_type import (
     Rows,
     as_data,
@@ -23,6 +32,7 @@ from latensor.moments._data_type import (
     check_symbols,
     register_data_type,
 )
+from latensor.moments._ragged import pad_documents, pad_sequences
 from latensor.moments._variables import Variables, check_variables
 
 
@@ -31,7 +41,7 @@ from latensor.moments._variables import Variables, check_variables
 class Table(Rows):
     """Samples in rows, some entries of which may be missing.
 
-    Masked values are ignored; they may be NaN.
+    Masked values are ignored; they may be NaN. A NumPy masked array brings its own mask.
     """
 
     _static: ClassVar[tuple[str, ...]] = ("variables",)
@@ -51,13 +61,15 @@ class Table(Rows):
         row_weights: ArrayLike | None = None,
         variables: Variables | None = None,
     ) -> None:
-        array = check_matrix("x", x, "numbers (samples, dimensions)")
+        meaning = "numbers (samples, dimensions)"
+        array, plain = read_numbers("x", x, meaning)
+        array = check_matrix("x", array, meaning)
         variables = None if variables is None else check_variables(variables)
         if variables is not None and variables.num_variables != array.shape[1]:
             raise ValueError(f"x: expected {variables.num_variables} columns, as in variables; got {array.shape[1]}")
         self._set(
             x=array,
-            mask=check_mask(mask, array.shape),
+            mask=merge_missing("x", check_mask(mask, array.shape), plain, 2),
             row_weights=check_row_weights(row_weights, array.shape[0]),
             variables=variables,
         )
@@ -86,7 +98,7 @@ class Documents(Rows):
     _static: ClassVar[tuple[str, ...]] = ("num_words",)
 
     x: Num[Array, "n _"]
-    """Counts `(n, d)`, integer or floating; or ids `(n, L)`, below zero for padding."""
+    """Counts `(n, d)`, integer or floating; or ids `(n, L)`, below zero for padding (or a list of lists of ids)."""
     num_words: int | None
     """Size of the vocabulary where `x` holds ids; `None` means that it holds counts."""
     row_weights: Float[Array, " n"] | None
@@ -97,7 +109,7 @@ class Documents(Rows):
             array = check_matrix("x", x, "counts (documents, words)")
         else:
             num_words = check_integer("num_words", num_words, 1)
-            array = check_matrix("x", x, "word ids (documents, words of a document)")
+            array = check_matrix("x", pad_documents(x), "word ids (documents, words of a document)")
             if not jnp.issubdtype(array.dtype, jnp.integer):
                 raise ValueError(f"x: expected integer word ids where num_words is given; got type {array.dtype}")
         row_weights = check_row_weights(row_weights, array.shape[0], "document")
@@ -126,7 +138,8 @@ class Sequences(Rows):
 
     Symbols are integers `(time,)` or `(sequences, time)`; mask those that are missing (under a
     trace, where values are not checked, a symbol out of range counts as missing). Real vectors are floating, with a
-    trailing axis of dimensions. Masked values are ignored; they may be NaN.
+    trailing axis of dimensions. Masked values are ignored; they may be NaN. A list of sequences of different lengths is
+    padded to `(sequences, longest)`, and its `lengths` are read off.
     """
 
     _static: ClassVar[tuple[str, ...]] = ("num_symbols",)
@@ -150,17 +163,20 @@ class Sequences(Rows):
         row_weights: ArrayLike | None = None,
         num_symbols: int | None = None,
     ) -> None:
-        array = as_numbers("x", x, "symbols (integers) or real vectors")
+        x, lengths, mask = pad_sequences(x, lengths, mask)
+        array, plain = read_numbers("x", x, "symbols (integers) or real vectors")
         symbolic = jnp.issubdtype(array.dtype, jnp.integer)
         if array.ndim not in ((1, 2) if symbolic else (2, 3)) or array.size == 0:
             shapes = "(time,) or (sequences, time)" if symbolic else "(time, d) or (sequences, time, d)"
             kind = "symbols" if symbolic else "real vectors"
-            raise ValueError(f"x: expected {kind} {shapes}, not empty; got shape {array.shape}")
+            hint = ": pass x[:, None] for a series of numbers, x.astype(int) for symbols" if array.ndim == 1 else ""
+            raise ValueError(f"x: expected {kind} {shapes}, not empty; got shape {array.shape}{hint}")
         times = array.shape if symbolic else array.shape[:-1]
+        observed = check_mask(mask, times, "x" if symbolic else "x without its last axis")
         self._set(
             x=check_symbols(array) if symbolic else as_float(array),
             lengths=check_lengths(lengths, times),
-            mask=check_mask(mask, times, "x" if symbolic else "x without its last axis"),
+            mask=merge_missing("x", observed, plain, len(times)),
         )
         self._set(row_weights=check_row_weights(row_weights, self.num_sequences, "sequence"))
         self._set(num_symbols=self._check_num_symbols(num_symbols))

@@ -23,6 +23,7 @@ from latensor.moments._gaussian import correct_gaussian, correct_lifted
 from latensor.moments._moments import contract_third
 from latensor.moments._noise import NoiseDirections, trace_noise
 from latensor.moments._observed import Centred, centre, residuals, spread
+from latensor.moments._ragged import pad_sequences
 from latensor.moments._rows import average_weights
 from latensor.moments._sequences import (
     WINDOW,
@@ -79,6 +80,7 @@ __all__ = [
     "flatten_sequences",
     "gamma_poisson_cumulants",
     "observation_weights",
+    "pad_sequences",
     "pair_product",
     "project_words",
     "raw_cross_moments",

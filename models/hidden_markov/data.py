@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from latensor.base import as_float, as_numbers, is_concrete
+from latensor.base import as_float, is_concrete, missing_hint, read_numbers
 from latensor.models.hidden_markov.params import HiddenMarkov, check_params, is_real
 from latensor.moments import CrossMoments, Sequences
-from latensor.moments.internal import WINDOW, Rows, as_sequences
+from latensor.moments.internal import WINDOW, Rows, as_sequences, pad_sequences
 
 
 def check_values(sequences: Sequences) -> Sequences:
@@ -31,11 +31,12 @@ def check_values(sequences: Sequences) -> Sequences:
             place = tuple(int(index) for index in wrong[0])
             raise ValueError(f"x: expected {expected}; got {values[place]} at x[{', '.join(map(str, place))}]{hint}")
 
-    hint = "" if sequences.mask is not None else " (pass a mask if it is missing)"
+    hint = " (pass a mask if it is missing)"
     if sequences.num_symbols is None:
-        check(np.isfinite(values), "finite numbers where observed", hint)
+        finite = np.isfinite(values)
+        check(finite, "finite numbers where observed", missing_hint(finite.all(axis=-1), sequences.mask, hint))
     else:
-        check(values >= 0, "symbols ≥ 0 where observed", hint)
+        check(values >= 0, "symbols ≥ 0 where observed", missing_hint(values >= 0, sequences.mask, hint))
         check(values < sequences.num_symbols, f"symbols below num_symbols = {sequences.num_symbols}")
     if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
         return sequences._replace(mask=None)
@@ -102,8 +103,10 @@ def check_pair(params: Any, x: Any, **given: Any) -> tuple[HiddenMarkov, Sequenc
         sequences = as_sequences(x, **given)
         symbolic, dtype = sequences.is_symbolic, sequences.x.dtype
     else:
-        x = as_numbers("x", x, "symbols (integers) or real vectors")
-        symbolic, dtype = jnp.issubdtype(x.dtype, jnp.integer), x.dtype
+        x, lengths, mask = pad_sequences(x, given.get("lengths"), given.get("mask"))
+        given |= {"lengths": lengths, "mask": mask}
+        numbers, _ = read_numbers("x", x, "symbols (integers) or real vectors")
+        symbolic, dtype = jnp.issubdtype(numbers.dtype, jnp.integer), numbers.dtype
     if real == symbolic:
         kind = "real vectors (floating)" if real else "symbols (integers)"
         raise ValueError(f"x: expected {kind}, as params are for; got type {dtype}")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from latensor.base import as_float, is_concrete
+from latensor.base import as_float, is_concrete, missing_hint
 from latensor.models.mixed_membership.params import MixedMembership, check_params, check_variables
 from latensor.moments import Table, Variables
 from latensor.moments.internal import CATEGORICAL, as_table, described
@@ -69,7 +69,8 @@ def _check_entries(x: np.ndarray, mask: np.ndarray | None, variables: Variables)
     if x.dtype.kind == "f":
         bad = seen & ~np.isfinite(x)
         if bad.any():
-            raise ValueError(f"x: expected finite numbers; got {first(bad)} (mark missing entries in mask)")
+            hint = missing_hint(np.isfinite(x), mask, " (mark missing entries in mask)")
+            raise ValueError(f"x: expected finite numbers; got {first(bad)}{hint}")
         fraction = seen & codes & (x != np.floor(np.where(np.isfinite(x), x, 0)))
         if fraction.any():
             raise ValueError(f"x: expected whole category codes; got {first(fraction)}")
