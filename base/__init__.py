@@ -7,6 +7,7 @@ from latensor.base._arrays import (
     as_float,
     as_int32,
     divide,
+    divide_by_largest,
     einsum,
     float_type,
     machine_epsilon,
@@ -29,7 +30,7 @@ from latensor.base._checks import (
     merge_missing,
     read_numbers,
 )
-from latensor.base._compile import small_jit
+from latensor.base._compile import name_bad_arguments, small_jit
 from latensor.base._input import missing_hint
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "check_number",
     "check_option",
     "divide",
+    "divide_by_largest",
     "einsum",
     "first_entry",
     "float_type",
@@ -53,6 +55,7 @@ __all__ = [
     "matmul",
     "merge_missing",
     "missing_hint",
+    "name_bad_arguments",
     "positive_or_one",
     "read_numbers",
     "small_jit",

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int, Integer, Num
 
 
@@ -37,6 +38,23 @@ def divide(numerator: Any, denominator: Array, otherwise: Any = 0) -> Array:
     Where the numerator is finite, neither the value nor the derivative is NaN. Ranks must agree, scalars apart.
     """
     return jnp.where(denominator > 0, numerator / positive_or_one(denominator), otherwise)
+
+
+def divide_by_largest(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return numbers divided by the largest of them, of any scale; as they are where none is above zero.
+
+    Compiled code takes numbers below the smallest normal one for zero, and divides by multiplying with `1 / x`, which
+    for a huge `x` is such a number. So everything is moved by half of the range first, and the digits of the smallest
+    numbers are read off their bits.
+    """
+    finfo = jnp.finfo(values.dtype)
+    half = finfo.maxexp // 2
+    bits = lax.bitcast_convert_type(values, jnp.int32 if finfo.bits == 32 else jnp.int64)
+    subnormal = (bits > 0) & (bits < 1 << finfo.nmant)
+    digits = bits.astype(values.dtype) * 2.0 ** (finfo.minexp - finfo.nmant + half)
+    raised = jnp.where(subnormal, digits, values * 2.0**half)
+    moved = jnp.where(jnp.max(values) < 1, raised, values * 2.0**-half)
+    return moved / positive_or_one(jnp.max(moved))
 
 
 def float_type(dtype: Any) -> Any:

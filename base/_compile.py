@@ -1,11 +1,13 @@
 """Quick compilation of small stages."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 Arguments = ParamSpec("Arguments")
@@ -43,6 +45,48 @@ def _is_traced(*arguments: Any) -> bool:
     return isinstance(_constant(), jax.core.Tracer)
 
 
+def name_bad_arguments(static_argnames: str | Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Decorate a jitted function: what JAX itself cannot take as an argument raises a `ValueError` that names it."""
+    static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except (TypeError, ValueError, OverflowError) as error:
+                # Looked at only where something went wrong, so that nothing is lost where all is well.
+                reason = _bad_argument(function, static, args, kwargs)
+                if reason is None:
+                    raise
+                raise ValueError(reason) from error
+
+        return call
+
+    return decorate
+
+
+def _bad_argument(function: Any, static: set[str], args: Any, kwargs: Any) -> str | None:
+    """Return what is wrong with the first argument that is neither static nor made of numbers."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    limit = 2**63 if jax.config.jax_enable_x64 else 2**31
+    for name, value in given.items():
+        if name in static:
+            if isinstance(value, jax.Array | np.ndarray | list):
+                return f"{name}: expected a value that is known before tracing; got {type(value).__name__}"
+            continue
+        for leaf in jax.tree.leaves(value):
+            if isinstance(leaf, int) and not -limit <= leaf < limit:
+                return f"{name}: expected a number within {limit.bit_length()} bits; got {leaf}"
+            numeric = isinstance(leaf, jax.Array) or getattr(getattr(leaf, "dtype", None), "kind", "O") in "biuf"
+            if not numeric and not isinstance(leaf, int | float):
+                return f"{name}: expected numbers; got {type(leaf).__name__}"
+    return None
+
+
 @overload
 def small_jit(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...
 @overload
@@ -65,6 +109,7 @@ def small_jit(function: Any = None, *, static_argnames: str | Sequence[str] = ()
     def cheap() -> Any:
         return jax.jit(function, static_argnames=static_argnames, compiler_options=_cheap_options(optimize))
 
+    @name_bad_arguments(static_argnames)
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if jax.default_backend() != "cpu" or _is_traced(args, kwargs) or _cheap_options(optimize) is None:

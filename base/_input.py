@@ -110,7 +110,9 @@ def _as_native(array: np.ndarray) -> np.ndarray:
 
 def is_missing(entry: Any) -> bool:
     """Return whether an object stands for no value: None, NaN, the NA and NaT of pandas."""
-    return entry is None or type(entry).__name__ in ("NAType", "NaTType") or (isinstance(entry, float) and entry != entry)
+    return (
+        entry is None or type(entry).__name__ in ("NAType", "NaTType") or (isinstance(entry, float) and entry != entry)
+    )
 
 
 def _from_objects(

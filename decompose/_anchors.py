@@ -8,7 +8,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import small_jit, smallest_normal
+from latensor.base import check_axes, check_integer, small_jit, smallest_normal
+from latensor.decompose._linalg import check_sizes
 
 # Every mode starts with this fraction of the largest variable's size in each direction, so that log det is finite.
 _NEGLIGIBLE = 1e-2
@@ -67,6 +68,10 @@ def choose_anchors(loadings: Float[Array, "rows k"], sizes: tuple[int, ...], num
     Cost: one Cholesky factorization of `k × k` per variable and anchor.
 
     """
+    loadings, sizes = check_axes("loadings", loadings, "rows k"), check_sizes(sizes)
+    if loadings.shape[0] != sum(sizes):
+        raise ValueError(f"loadings: expected {sum(sizes)} rows, the sum of sizes; got {loadings.shape[0]}")
+    check_integer("num_anchors", num_anchors, 1)
     if 3 * num_anchors > len(sizes):
         raise ValueError(
             f"num_anchors: expected at most {len(sizes) // 3} for {len(sizes)} variables; got {num_anchors}"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, machine_epsilon, positive_or_one, smallest_normal
+from latensor.base import divide, divide_by_largest, machine_epsilon, positive_or_one, smallest_normal
 from latensor.decompose._em import Evaluation, expectation_maximization
 
 # A jump keeps at least this fraction of the entries of the EM iterate: an entry of zero would stay zero.
@@ -62,6 +62,8 @@ def make_objective(
     # Impossible observations tell nothing about the states, and would make the gap look smaller than it is.
     possible = predict(uniform(shape, weights.dtype)) > 0
     weights = jnp.where(possible, jnp.maximum(jnp.where(finite, weights, 1), 0), 0)
+    # By the largest first: the sum of large numbers leaves the floating range.
+    weights = divide_by_largest(weights)
     return Objective(predict, adjoint, weights / positive_or_one(jnp.sum(weights)), finite)
 
 

@@ -13,16 +13,16 @@ are a thousand times rarer than others do not drown. Exact moments give exact co
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky (2014), Tensor decompositions for learning latent variable models, §3.3.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, einsum, matmul, positive_or_one, small_jit
-from latensor.decompose._linalg import check_rank, least_squares, replace_unless_finite
+from latensor.base import check_axes, check_key, check_option, divide, einsum, matmul, positive_or_one, small_jit
+from latensor.decompose._linalg import check_rank, check_three, least_squares, replace_unless_finite
 from latensor.decompose._simplex import project_columns_to_simplex
 from latensor.decompose._status import Status, status_if, worst
-from latensor.decompose._views import ViewMethod, decompose_views
+from latensor.decompose._views import VIEW_METHODS, ViewMethod, check_pairs, decompose_views
 
 Triple = tuple[Array, Array, Array]
 
@@ -45,6 +45,15 @@ class Conditionals(NamedTuple):
     num_iters: Int[Array, ""]
     """Iterations of that decomposition."""
     status: Int[Array, ""]
+
+
+def _check_means(first: Any, sizes: tuple[int, ...]) -> Triple:
+    """Return the means of three views of these sizes."""
+    one, two, three = check_three("first", first, "d")
+    shapes = (one.shape[0], two.shape[0], three.shape[0])
+    if shapes != tuple(sizes):
+        raise ValueError(f"first: expected means of {sizes} dimensions, as in third; got {shapes}")
+    return one, two, three
 
 
 def _units(mean: Float[Array, " d"], categorical: bool) -> Float[Array, " d"]:
@@ -129,7 +138,10 @@ def conditionals_from_views(
     Cost: one SVD of `M₁₂`, `O(d³)`, and `O(d³ k)` for the contraction of `M₁₂₃`.
 
     """
+    key, third = check_key(key), check_axes("third", third, "d1 d2 d3")
+    first, second = _check_means(first, third.shape), check_pairs("second", second, third.shape)
     check_rank(rank, min(third.shape))
+    check_option("method", method, VIEW_METHODS)
     parts, finite = replace_unless_finite((*first, *second, third))
     means, third = parts[:3], parts[6]
     units = [_units(mean, kind) for mean, kind in zip(means, categorical, strict=True)]

@@ -9,13 +9,13 @@ Source: Tan, Mukherjee (2017), Partitioned tensor factorizations for learning mi
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_integer, check_option, small_jit
+from latensor.base import check_axes, check_integer, check_key, check_option, small_jit
 from latensor.decompose._cp_alternation import CPFactors, Problem, alternate, finish, make_problem, scale_start
 from latensor.decompose._cp_updates import (
     Factors,
@@ -26,6 +26,7 @@ from latensor.decompose._cp_updates import (
     sweep_modes,
     wnmf_sweep,
 )
+from latensor.decompose._linalg import check_three
 
 CP_METHODS = ("pqp", "hals", "wnmf", "multiplicative")
 
@@ -33,13 +34,19 @@ CP_METHODS = ("pqp", "hals", "wnmf", "multiplicative")
 _UPDATES_PER_MODE = {"pqp": 5, "hals": 3, "wnmf": 1, "multiplicative": 1}
 
 
-def _check(tensor: Array, rank: int, num_restarts: int, start: Factors | None) -> None:
-    if tensor.ndim != 3 or 0 in tensor.shape:
-        raise ValueError(f"tensor: expected three axes, none of them empty; got shape {tensor.shape}")
+def _check(tensor: Any, rank: int, num_restarts: int, start: Any) -> tuple[Array, Factors | None]:
+    tensor = check_axes("tensor", tensor, "d1 d2 d3")
     check_integer("rank", rank, 1)
     check_integer("num_restarts", num_restarts, 1)
-    if start is not None and [f.shape for f in start] != [(d, rank) for d in tensor.shape]:
-        raise ValueError(f"start: expected three factors with {rank} columns; got shapes {[f.shape for f in start]}")
+    return tensor, None if start is None else _check_factors(start, tensor.shape, rank)
+
+
+def _check_factors(start: Any, sizes: tuple[int, ...], rank: int) -> Factors:
+    a, b, c = check_three("start", start, "d k")
+    shapes = [a.shape, b.shape, c.shape]
+    if shapes != [(size, rank) for size in sizes]:
+        raise ValueError(f"start: expected three factors with {rank} columns; got shapes {shapes}")
+    return a, b, c
 
 
 def _starts(
@@ -102,7 +109,8 @@ def nonnegative_cp(
     Cost: `4 d³ k` flops per sweep and restart, and `d² k²` for solving. A batch runs to its slowest member.
 
     """
-    _check(tensor, rank, num_restarts, start)
+    tensor, start = _check(tensor, rank, num_restarts, start)
+    key = check_key(key)
     check_option("method", method, CP_METHODS)
     problem = make_problem(tensor, tol, max_iters)
     if num_updates is None:
@@ -156,7 +164,8 @@ def cp_als(
     Cost: `4 d³ k` flops per sweep and restart. A batch runs to its slowest member.
 
     """
-    _check(tensor, rank, num_restarts, start)
+    tensor, start = _check(tensor, rank, num_restarts, start)
+    key = check_key(key)
     problem = make_problem(tensor, tol, max_iters)
 
     def sweep(factors: Factors) -> Factors:

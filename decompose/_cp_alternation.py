@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import einsum, machine_epsilon, positive_or_one, smallest_normal
+from latensor.base import check_axes, einsum, machine_epsilon, positive_or_one, smallest_normal
 from latensor.decompose._cp_updates import Factors
+from latensor.decompose._linalg import check_three
 from latensor.decompose._status import Status, status_if, worst
 
 # The objective costs half of a sweep: it is computed once per this number of sweeps.
@@ -33,7 +34,12 @@ class CPFactors(NamedTuple):
 
 def reconstruct(weights: Float[Array, " k"], factors: Factors) -> Float[Array, "d1 d2 d3"]:
     """Return the tensor `Σ_h w_h a_h⊗b_h⊗c_h` of CP factors `(d1, k)`, `(d2, k)`, `(d3, k)`."""
-    a, b, c = factors
+    weights = check_axes("weights", weights, "k")
+    a, b, c = check_three("factors", factors, "d k")
+    if not a.shape[1] == b.shape[1] == c.shape[1] == weights.shape[0]:
+        raise ValueError(
+            f"factors: expected {weights.shape[0]} columns, one per weight; got shapes {a.shape}, {b.shape}, {c.shape}"
+        )
     left = (a * weights[None, :])[:, None, :] * b[None, :, :]
     return einsum("ijh,lh->ijl", left, c)
 

@@ -14,7 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.base import (
+    check_axes,
+    check_integer,
+    check_key,
+    divide,
+    machine_epsilon,
+    matmul,
+    positive_or_one,
+    small_jit,
+)
 from latensor.decompose._linalg import check_rank
 from latensor.decompose._power import Eigenpairs, polish_vectors
 from latensor.decompose._schur import real_eigenvectors
@@ -118,6 +127,9 @@ def simultaneous_diagonalization(
     Cost: `O(d³)`.
 
     """
+    second, slice = check_axes("second", second, "d d"), check_axes("slice", slice, "d d")
+    if slice.shape != second.shape:
+        raise ValueError(f"slice: expected the shape of second, {second.shape}; got {slice.shape}")
     check_rank(rank, second.shape[0])
     solution = (_definite if definite else _indefinite)(second, slice, rank)
     lengths = jnp.linalg.norm(solution.factors, axis=0)
@@ -164,6 +176,8 @@ def diagonalize_slices(
     Cost: `num_slices` eigendecompositions of `k × k` matrices, as one batch.
 
     """
+    key, tensor = check_key(key), check_axes("tensor", tensor, "k k k")
+    check_integer("num_slices", num_slices, 1)
     k = tensor.shape[0]
     directions = jax.random.normal(key, (k, num_slices), tensor.dtype)
     directions = directions / jnp.linalg.norm(directions, axis=0)[None, :]

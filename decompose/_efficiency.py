@@ -12,12 +12,12 @@ normal with covariance
 Source: Chaganty, Liang (2014), Estimating latent-variable graphical models using moments and likelihoods, Lemmas 3–5.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.base import matmul, small_jit
+from latensor.base import check_axes, machine_epsilon, matmul, small_jit
 from latensor.decompose._linalg import pseudoinverse
 
 
@@ -28,16 +28,18 @@ class MarginalVariances(NamedTuple):
     composite_likelihood: Float[Array, "k1 k1"]
 
 
-def _check(conditionals: Array) -> None:
-    d, k = conditionals.shape
+def _check(conditionals: Any) -> Array:
+    array = check_axes("conditionals", conditionals, "d k")
+    d, k = array.shape
     if not 2 <= k <= d:
-        raise ValueError(f"conditionals: expected (d, k) with 2 ≤ k ≤ d; got shape {conditionals.shape}")
+        raise ValueError(f"conditionals: expected (d, k) with 2 ≤ k ≤ d; got shape {array.shape}")
+    return array
 
 
 @small_jit
 def reduced_conditionals(conditionals: Float[Array, "d k"]) -> Float[Array, "d1 k1"]:
     """Return `Õ (d − 1, k − 1)`, which maps the free hidden marginals to the free observed ones."""
-    _check(conditionals)
+    conditionals = _check(conditionals)
     return conditionals[:-1, :-1] - conditionals[:-1, -1:]
 
 
@@ -66,16 +68,26 @@ def relative_efficiency(conditionals: Float[Array, "d k"], marginals: Float[Arra
     """Return the efficiency of the pseudoinverse relative to maximum likelihood, from 0 to 1.
 
     One means that `pseudoinverse_marginals` is as accurate as `composite_likelihood_em` on large samples; 0.1 that it
-    needs ten times as many. It is one if `Õ` is invertible (Lemma 4).
+    needs ten times as many. It is one if `Õ` is invertible (Lemma 4). There is no such number, and the result is NaN,
+    where columns of `O` are linearly dependent or entries of `O z` are not positive.
 
     Args:
       conditionals: `O (d, k)`, columns sum to one, `2 ≤ k ≤ d`.
       marginals: the hidden distribution `z (k,)`; all entries of `O z` must be positive.
 
     """
+    conditionals, marginals = _check(conditionals), check_axes("marginals", marginals, "k")
+    if marginals.shape != conditionals.shape[1:]:
+        raise ValueError(f"marginals: expected {conditionals.shape[1]}, one per column; got shape {marginals.shape}")
+    reduced = reduced_conditionals(conditionals)
+    values = jnp.linalg.svd(reduced, compute_uv=False)
+    defined = jnp.all(matmul(conditionals, marginals) > 0) & (
+        values[-1] > max(reduced.shape) * machine_epsilon(values.dtype) * values[0]
+    )
     variances = marginal_variances(conditionals, marginals)
     ratio = jnp.linalg.solve(variances.pseudoinverse, variances.composite_likelihood)
-    return jnp.trace(ratio) / ratio.shape[0]
+    # At most one in theory; rounding may say otherwise.
+    return jnp.where(defined, jnp.clip(jnp.trace(ratio) / ratio.shape[0], 0, 1), jnp.nan)
 
 
 @small_jit
@@ -85,6 +97,7 @@ def uniform_efficiency(conditionals: Float[Array, "d k"]) -> Float[Array, ""]:
     `1 − 1/(k−1) · u/(1+u) · (1 − 1/(d−u))`, `u = |Õ Õ⁺ 1|²`: the lower, the more `d` exceeds `k`. See
     `relative_efficiency`.
     """
+    conditionals = _check(conditionals)
     reduced = reduced_conditionals(conditionals)
     d, k = conditionals.shape
     ones = jnp.ones(d - 1, reduced.dtype)

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import (
+    check_axes,
     check_integer,
+    check_key,
     check_option,
     divide,
     einsum,
@@ -122,9 +124,7 @@ def _residual(matrices: Array, factors: Array, diagonals: Array) -> Array:
     return jnp.sqrt(jnp.sum(left**2)) / positive_or_one(jnp.sqrt(jnp.sum(matrices**2)))
 
 
-def _check(matrices: Array, method: str, key: Array | None, num_projections: int | None) -> None:
-    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or 0 in matrices.shape:
-        raise ValueError(f"matrices: expected shape (m, k, k) with m, k >= 1; got {matrices.shape}")
+def _check(method: str, key: Array | None, num_projections: int | None) -> None:
     check_option("method", method, get_args(Method))
     if num_projections is not None:
         check_integer("num_projections", num_projections, 1)
@@ -169,7 +169,9 @@ def joint_diagonalization(
     batch under `vmap` runs to its slowest lane.
 
     """
-    _check(matrices, method, key, num_projections)
+    matrices = check_axes("matrices", matrices, "m k k")
+    key = None if key is None else check_key(key)
+    _check(method, key, num_projections)
     m, k, _ = matrices.shape
     dtype = matrices.dtype
     orthogonal = method.startswith("ojd")

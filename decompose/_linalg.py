@@ -1,15 +1,32 @@
 """Linear algebra that stays finite where a matrix is singular or close to it."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import check_integer, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+from latensor.base import check_axes, check_integer, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
 
 
 def check_rank(rank: int, dimension: int) -> None:
     """Raise unless `rank` is between 1 and `dimension`."""
     check_integer("rank", rank, 1, dimension, " (the dimension)")
+
+
+def check_three(name: str, arrays: Any, axes: str) -> tuple[Array, Array, Array]:
+    """Return three arrays of floating numbers whose axes are named by `axes`, one per mode; see `check_axes`."""
+    if not isinstance(arrays, tuple | list) or len(arrays) != 3:
+        raise ValueError(f"{name}: expected three arrays ({axes.replace(' ', ', ')}); got {type(arrays).__name__}")
+    one, two, three = (check_axes(name, array, axes) for array in arrays)
+    return one, two, three
+
+
+def check_sizes(sizes: Any) -> tuple[int, ...]:
+    """Return the number of rows of each variable."""
+    if not isinstance(sizes, tuple | list) or not sizes:
+        raise ValueError(f"sizes: expected one integer per variable; got {sizes!r}")
+    return tuple(check_integer("sizes", size, 1) for size in sizes)
 
 
 def replace_unless_finite(arrays: tuple[Array, ...]) -> tuple[tuple[Array, ...], Bool[Array, ""]]:

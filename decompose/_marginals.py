@@ -12,13 +12,22 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import einsum, machine_epsilon, matmul, small_jit
+from latensor.base import (
+    as_float,
+    as_numbers,
+    check_axes,
+    einsum,
+    machine_epsilon,
+    matmul,
+    name_bad_arguments,
+    small_jit,
+)
 from latensor.decompose._composite import (
     Maximum,
     Objective,
@@ -68,12 +77,19 @@ def _curvature(weights: Array, conditionals: tuple[Array, ...]) -> Array:
     return tensor.reshape(math.prod(shape), math.prod(shape))
 
 
-def _check(counts_shape: tuple[int, ...], conditionals: tuple[Array, ...]) -> None:
-    if not conditionals or any(matrix.ndim != 2 for matrix in conditionals):
-        raise ValueError("conditionals: expected a tuple of matrices (categories, states), one per mode")
-    sizes = tuple(matrix.shape[0] for matrix in conditionals)
-    if counts_shape != sizes:
-        raise ValueError(f"counts: expected shape {sizes}, one mode per conditional; got {counts_shape}")
+def _check(counts: Any, conditionals: Any) -> tuple[Array, tuple[Array, ...]]:
+    matrices = _check_matrices("conditionals", conditionals, "categories states")
+    sizes = tuple(matrix.shape[0] for matrix in matrices)
+    table = as_float(as_numbers("counts", counts, f"numbers {sizes}"))
+    if table.shape != sizes:
+        raise ValueError(f"counts: expected shape {sizes}, one mode per conditional; got {table.shape}")
+    return table, matrices
+
+
+def _check_matrices(name: str, matrices: Any, axes: str) -> tuple[Array, ...]:
+    if not isinstance(matrices, tuple | list) or not matrices:
+        raise ValueError(f"{name}: expected a tuple of matrices ({axes.replace(' ', ', ')}), one per mode; got none")
+    return tuple(check_axes(name, matrix, axes) for matrix in matrices)
 
 
 def _tolerance(tol: float | Array | None, dtype: jnp.dtype) -> Array:
@@ -86,6 +102,7 @@ def _certify(objective: Objective, maximum: Maximum, tol: Array) -> Marginals:
     gap = jnp.maximum(jnp.max(gradient) - 1, 0)
     status = worst(
         status_if(~(gap <= tol), Status.MAX_ITERS),
+        status_if(~(jnp.sum(objective.weights) > 0), Status.UNOBSERVED),
         status_if(~objective.finite | ~jnp.isfinite(gap), Status.NON_FINITE),
     )
     return Marginals(maximum.table, value, gap, maximum.num_evaluations, status)
@@ -108,7 +125,7 @@ def pseudoinverse_marginals(
       The table `(k₁, …, k_m)`.
 
     """
-    _check(counts.shape, conditionals)
+    counts, conditionals = _check(counts, conditionals)
     return _apply(counts, tuple(pseudoinverse(matrix) for matrix in conditionals))
 
 
@@ -135,20 +152,24 @@ def composite_likelihood_em(
       start: a distribution `(k₁, …, k_m)` without zeros to start from; default: the uniform one.
 
     Returns:
-      `Marginals` with a `table (k₁, …, k_m)`. The status is `MAX_ITERS` where the gap is above `tol`.
+      `Marginals` with a `table (k₁, …, k_m)`. The status is `MAX_ITERS` where the gap is above `tol`, `UNOBSERVED`
+      where no count is above zero or none can come from the conditionals: the table is then uniform.
 
     Cost: `O(Π d · k)` per evaluation, and `O(K³)` per Newton step with `K` joint states.
 
     """
-    _check(counts.shape, conditionals)
+    counts, conditionals = _check(counts, conditionals)
     transposed = tuple(matrix.T for matrix in conditionals)
     shape, tol = tuple(matrix.shape[1] for matrix in conditionals), _tolerance(tol, counts.dtype)
     objective = make_objective(
         lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts, shape
     )
-    begin = uniform(shape, counts.dtype) if start is None else normalize(start, uniform(shape, counts.dtype))
-    if begin.shape != shape:
-        raise ValueError(f"start: expected shape {shape}, the states of the conditionals; got {begin.shape}")
+    begin = uniform(shape, counts.dtype)
+    if start is not None:
+        given = as_float(as_numbers("start", start, "a distribution of the states"))
+        if given.shape != shape:
+            raise ValueError(f"start: expected shape {shape}, the states of the conditionals; got {given.shape}")
+        begin = normalize(given, begin)
     if accelerate and math.prod(shape) <= _NEWTON_UP_TO:
         limit = jnp.asarray(max_iters, jnp.int32)
         best = maximize_by_newton(objective, lambda weights: _curvature(weights, conditionals), begin, tol, limit)
@@ -157,6 +178,7 @@ def composite_likelihood_em(
     return _certify(objective, best, tol)
 
 
+@name_bad_arguments("accelerate")
 @partial(jax.jit, static_argnames="accelerate")
 def composite_likelihood_em_samples(
     likelihoods: tuple[Float[Array, "n _"], ...],
@@ -182,12 +204,16 @@ def composite_likelihood_em_samples(
     Cost: `O(n Π k)` per evaluation.
 
     """
+    likelihoods = _check_matrices("likelihoods", likelihoods, "n states")
     rows = {part.shape[0] for part in likelihoods}
-    if not likelihoods or len(rows) != 1:
+    if len(rows) != 1:
         raise ValueError(f"likelihoods: expected one matrix (n, states) per mode, all with n rows; got {rows}")
     n, first = rows.pop(), likelihoods[0]
     shape = tuple(part.shape[1] for part in likelihoods)
-    weights = jnp.ones(n, first.dtype) if row_weights is None else row_weights.astype(first.dtype)
+    weights = jnp.ones(n, first.dtype) if row_weights is None else check_axes("row_weights", row_weights, "n")
+    if weights.shape != (n,):
+        raise ValueError(f"row_weights: expected one per row, shape ({n},); got shape {weights.shape}")
+    weights = weights.astype(first.dtype)
 
     def predict(table: Array) -> Array:
         fitted = matmul(first, table.reshape(table.shape[0], -1))

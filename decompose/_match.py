@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_option, matmul, positive_or_one, small_jit, smallest_normal
+from latensor.base import check_axes, check_option, matmul, positive_or_one, small_jit, smallest_normal
 
 # In Procrustes matching, a singular value of this fraction of the median has half of the full weight. The paper has
 # zero here; then a direction of pure noise counts like any other, and a few matchings in a thousand fail that the angle
@@ -27,9 +27,11 @@ def _unit_columns(matrix: Float[Array, "d k"]) -> Float[Array, "d k"]:
     return matrix / positive_or_one(jnp.linalg.norm(matrix, axis=0))[None, :]
 
 
-def _check_shapes(reference: Array, estimate: Array) -> None:
-    if reference.ndim != 2 or reference.shape != estimate.shape:
+def _check_shapes(reference: Array, estimate: Array) -> tuple[Array, Array]:
+    reference, estimate = check_axes("reference", reference, "d k"), check_axes("estimate", estimate, "d k")
+    if reference.shape != estimate.shape:
         raise ValueError(f"estimate: expected the shape of reference, {reference.shape}; got {estimate.shape}")
+    return reference, estimate
 
 
 def _angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, "k k"]:
@@ -89,7 +91,7 @@ def match_columns(
       `Matching(permutation, is_permutation)`.
 
     """
-    _check_shapes(reference, estimate)
+    reference, estimate = _check_shapes(reference, estimate)
     check_option("method", method, ("procrustes", "angle", "assignment"))
     if method == "assignment":
         permutation = _assign(_angles(reference, estimate))
@@ -107,7 +109,7 @@ def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"])
 
     The assignment minimizes the sum of the angles. Lengths do not matter, signs do.
     """
-    _check_shapes(reference, estimate)
+    reference, estimate = _check_shapes(reference, estimate)
     angles = _angles(reference, estimate)
     return jnp.take_along_axis(angles, _assign(angles)[:, None], axis=1)[:, 0]
 
@@ -115,6 +117,6 @@ def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"])
 @small_jit
 def matched_rmse(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, ""]:
     """Return the root mean squared error over all entries, after the assignment of columns that minimizes it."""
-    _check_shapes(reference, estimate)
+    reference, estimate = _check_shapes(reference, estimate)
     squares = jnp.mean((reference[:, :, None] - estimate[:, None, :]) ** 2, axis=0)
     return jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import small_jit
+from latensor.base import check_axes, check_mask, small_jit
+from latensor.decompose._linalg import check_rank
 from latensor.decompose._whiten import whiten_operator
 
 # The error of eigenvalues is the square of that of their vectors: 1e-4 here, far below sampling noise.
@@ -64,6 +65,10 @@ def noise_variance(
     Cost: one `eigh`, `O(d³)`.
 
     """
+    covariance = check_axes("covariance", covariance, "d d")
+    d = covariance.shape[0]
+    check_rank(rank, d)
+    included = None if included is None else check_mask(included, (d,), "the diagonal")
     return noise_space(covariance, rank, included).variance
 
 

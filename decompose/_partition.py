@@ -11,11 +11,14 @@ Source: Tan, Mukherjee (2017), Partitioned tensor factorizations for learning mi
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from latensor.base import check_integer, is_concrete
+from latensor.decompose._anchors import check_anchors
+from latensor.decompose._linalg import check_sizes
 
 
 class Partitions(NamedTuple):
@@ -42,9 +45,13 @@ def partition_variables(
       `Partitions`. Variables of similar size are spread evenly, so that there is little padding.
 
     """
+    sizes = check_sizes(sizes)
+    if not isinstance(anchors, tuple | list | np.ndarray | jax.Array) or len(anchors) != 3:
+        raise ValueError(f"anchors: expected three groups of variables, one per mode; got {type(anchors).__name__}")
     num_others = len(sizes) - sum(len(group) for group in anchors)
     check_integer("num_partitions", num_partitions, 1, max(1, num_others), " (the variables that are not anchors)")
     if is_concrete(anchors):
+        check_anchors(sizes, anchors, 1)
         return _partition(sizes, num_partitions, anchors)
     if len(set(sizes)) > 1:
         raise ValueError("anchors: expected concrete numbers if variables differ in size; got a traced array")

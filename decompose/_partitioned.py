@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_option, small_jit
+from latensor.base import check_axes, check_key, check_option, small_jit
 from latensor.decompose._cp import nonnegative_cp
 from latensor.decompose._cp_alternation import CPFactors
 from latensor.decompose._cp_updates import Factors, regress_modes
@@ -74,7 +74,10 @@ def partitioned_nonnegative_cp(
     Cost: as for `nonnegative_cp`, per partition. All partitions run to the slowest.
 
     """
+    key, tensors = check_key(key), check_axes("tensors", tensors, "partitions r1 r2 r3")
+    is_anchor = _check_is_anchor(is_anchor, tensors.shape[1:])
     check_option("start", start, ("pilot", "random"))
+    check_option("matching", matching, ("procrustes", "angle", "assignment"))
     options = {"rank": rank, "method": method, "accelerate": accelerate, "max_iters": max_iters}
     if start == "random":
         parts = _factor_each(key, tensors, num_restarts=num_restarts, tol=tol, **options)
@@ -83,6 +86,16 @@ def partitioned_nonnegative_cp(
         if tensors.shape[0] > 1:
             parts = _factor_from_pilot(key, tensors, parts, is_anchor, tol=_SOONER * tol, **options)
     return line_up(parts, is_anchor, matching)
+
+
+def _check_is_anchor(is_anchor: Any, sizes: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    if not isinstance(is_anchor, tuple | list) or len(is_anchor) != 3:
+        raise ValueError(f"is_anchor: expected three arrays of bool, one per mode; got {type(is_anchor).__name__}")
+    one, two, three = (jnp.asarray(part) for part in is_anchor)
+    shapes = (*one.shape, *two.shape, *three.shape)
+    if shapes != tuple(sizes) or not all(part.dtype == bool for part in (one, two, three)):
+        raise ValueError(f"is_anchor: expected bool for each of {sizes} rows, as in tensors; got shapes {shapes}")
+    return one, two, three
 
 
 # Three stages rather than one: each compiles for itself, and the cheap last one with less effort.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul, small_jit
+from latensor.base import check_axes, check_integer, check_key, divide, machine_epsilon, matmul, small_jit
 from latensor.decompose._linalg import check_rank, nearest_orthonormal
 from latensor.decompose._packed import Packed, image, pack, squares, unexplained, values_at
 from latensor.decompose._status import Status, status_if, worst
@@ -184,8 +184,10 @@ def power_method(
     Cost: `O(k³ · num_restarts)` per step. A batch (restarts, or lanes under `vmap`) runs to its slowest member.
 
     """
+    key, tensor = check_key(key), check_axes("tensor", tensor, "k k k")
     k = tensor.shape[0]
     check_rank(rank, k)
+    check_integer("num_restarts", num_restarts, 1)
     dtype = tensor.dtype
     tol = jnp.asarray(_default_tolerance(dtype) if tol is None else tol, dtype)
     packed = pack(tensor)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.base import as_float, as_numbers, divide_by_largest, machine_epsilon, matmul, positive_or_one, small_jit
 from latensor.decompose._pqp import accelerated_updates, linear_rate_phi, pqp_update, smallest_gamma, smallest_phi
 from latensor.decompose._status import Status, status_if, worst
 
@@ -131,6 +131,9 @@ def _solve(
         return _State(x, problem.residual(x), state.num_iters + 1)
 
     last = lax.while_loop(unfinished, step, _State(start, problem.residual(start), jnp.int32(0)))
+    # Along a ray on which the quadratic part does not rise and the linear part falls there is no minimum.
+    ray = divide_by_largest(last.x)
+    unbounded = (jnp.sum(ray * matmul(quadratic, ray)) <= 0) & (jnp.sum(ray * linear) < 0)
     return QPSolution(
         last.x,
         problem.objective(last.x),
@@ -138,7 +141,7 @@ def _solve(
         last.num_iters,
         worst(
             status_if(~(last.residual <= tol), Status.MAX_ITERS),
-            status_if(~finite | ~jnp.all(jnp.isfinite(last.x)), Status.NON_FINITE),
+            status_if(~finite | ~jnp.all(jnp.isfinite(last.x)) | unbounded, Status.NON_FINITE),
         ),
     )
 
@@ -171,14 +174,19 @@ def solve_nonnegative_qp(
       max_iters: limit on the iterations.
 
     Returns:
-      `QPSolution`. The status is `MAX_ITERS` where the residual is above `tol`.
+      `QPSolution`. The status is `MAX_ITERS` where the residual is above `tol`, `NON_FINITE` where the objective is
+      unbounded below, which a `Q` that is not positive definite allows: `x` and the objective then mean nothing.
 
     Cost: `O(n²)` per iteration, `O(n³)` if `accelerate`. A batch runs to its slowest member.
 
     Source: Brand, Chen (2011); Tan, Mukherjee (2017), eq. (16)–(19) and Theorem 6.
 
     """
-    n = linear.shape[-1]
+    quadratic = as_float(as_numbers("quadratic", quadratic, "matrices (…, n, n)"))
+    linear = as_float(as_numbers("linear", linear, "vectors (…, n)"))
+    n = linear.shape[-1] if linear.ndim else 0
+    if n == 0:
+        raise ValueError(f"linear: expected vectors (…, n), not empty; got shape {linear.shape}")
     if quadratic.shape != (*linear.shape, n):
         raise ValueError(f"linear: expected one vector per quadratic {quadratic.shape}; got shape {linear.shape}")
     dtype = linear.dtype

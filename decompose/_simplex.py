@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from latensor.base import small_jit
+from latensor.base import check_axes, divide_by_largest, small_jit
 
 
 @small_jit
@@ -20,6 +20,13 @@ def project_columns_to_simplex(columns: Float[Array, "d k"]) -> tuple[Float[Arra
       far each column was from the simplex. Cost: one sort per column.
 
     """
-    projected = jax.vmap(optax.projections.projection_simplex, in_axes=1, out_axes=1)(columns)
+    columns = check_axes("columns", columns, "d k")
+    # A constant added to a column changes nothing, and an entry that is below the largest by one or more becomes zero:
+    # so large numbers leave no digits behind.
+    lowered = jnp.maximum(columns - jnp.max(columns, axis=0)[None, :], -1)
+    projected = jax.vmap(optax.projections.projection_simplex, in_axes=1, out_axes=1)(lowered)
     projected = projected.astype(columns.dtype)  # optax returns float64 for float32 if x64 is enabled
-    return projected, jnp.linalg.norm(projected - columns, axis=0)
+    away = jnp.abs(projected - columns)
+    # In units of the largest part, since squares of large numbers leave the floating range.
+    distance = jnp.max(away, axis=0) * jnp.linalg.norm(jax.vmap(divide_by_largest, 1, 1)(away), axis=0)
+    return projected, jnp.minimum(distance, float(jnp.finfo(distance.dtype).max))

@@ -18,7 +18,7 @@ class _OneAtATime(EnumType):
                 "[Status(int(one)).name for one in status.ravel()], or compare, status == Status.CONVERGED"
             )
         if isinstance(value, jax.core.Tracer):
-            raise ValueError("status: expected a concrete status; got a traced one: compare, status == Status.CONVERGED")
+            raise ValueError("status: expected a concrete one; got a traced one: compare, status == Status.CONVERGED")
         return super().__call__(value, *args, **keywords)
 
 
@@ -64,7 +64,8 @@ _MESSAGES = {
         "noise; ask for fewer components or use more data"
     ),
     Status.UNOBSERVED: (
-        "a variable or dimension is never observed, so its parameters are arbitrary; leave it out or use more data"
+        "a variable or dimension is never observed, or two of them never together, so their parameters are arbitrary; "
+        "leave one out or use more data"
     ),
     Status.NON_FINITE: (
         "the input, or a quantity computed from it, is NaN or infinite; check the input for NaN and for values near "

@@ -9,14 +9,14 @@ symmetric, and every method for symmetric tensors finds `W`; `U` and `V` follow 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky (2014), Tensor decompositions for learning latent variable models, §3.3.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_option, einsum, matmul, small_jit
+from latensor.base import check_axes, check_integer, check_key, check_option, einsum, matmul, small_jit
 from latensor.decompose._joint import joint_diagonalization
-from latensor.decompose._linalg import check_rank, pseudoinverse_of_rank, replace_unless_finite
+from latensor.decompose._linalg import check_rank, check_three, pseudoinverse_of_rank, replace_unless_finite
 from latensor.decompose._power import power_method
 from latensor.decompose._status import Status, status_if, worst
 from latensor.decompose._whiten import whiten
@@ -36,6 +36,16 @@ class ViewFactors(NamedTuple):
     num_iters: Int[Array, ""]
     """Iterations of that decomposition."""
     status: Int[Array, ""]
+
+
+def check_pairs(name: str, pairs: Any, sizes: tuple[int, ...]) -> Pairs:
+    """Return the three pair moments of views of these sizes."""
+    one, two, three = check_three(name, pairs, "d1 d2")
+    d1, d2, d3 = sizes
+    shapes = [one.shape, two.shape, three.shape]
+    if shapes != [(d1, d2), (d1, d3), (d2, d3)]:
+        raise ValueError(f"{name}: expected shapes {(d1, d2)}, {(d1, d3)} and {(d2, d3)}; got {shapes}")
+    return one, two, three
 
 
 class _Components(NamedTuple):
@@ -86,6 +96,9 @@ def decompose_views(
 
     """
     check_option("method", method, VIEW_METHODS)
+    key, triple = check_key(key), check_axes("triple", triple, "d1 d2 d3")
+    pairs = check_pairs("pairs", pairs, triple.shape)
+    check_integer("num_restarts", num_restarts, 1)
     check_rank(rank, min(triple.shape))
     (uv, uw, vw, triple), finite = replace_unless_finite((*pairs, triple))
     inverse, has_rank = pseudoinverse_of_rank(uv, rank)

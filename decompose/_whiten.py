@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.base import check_axes, check_integer, check_key, machine_epsilon, matmul, positive_or_one, small_jit
 from latensor.decompose._linalg import check_rank, orthonormal_basis
 from latensor.decompose._status import Status, status_if, worst
 
@@ -82,6 +82,7 @@ def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
     Cost: one dense `eigh`, `O(d³)`. See `whiten_operator` for large d.
 
     """
+    second = check_axes("second", second, "d d")
     check_rank(rank, second.shape[0])
     values, vectors = jnp.linalg.eigh((second + second.T) / 2)
     top_values, top_vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
@@ -149,7 +150,9 @@ def whiten_operator(
     Cost: one call of `operator` on r columns per iteration, plus `O(d r²)`.
 
     """
-    check_rank(rank, dimension)
+    key = check_key(key)
+    check_rank(rank, check_integer("dimension", dimension, 1))
+    oversample = check_integer("oversample", oversample, 0)
     dtype = jnp.dtype(dtype or jnp.result_type(float))
     eps = machine_epsilon(dtype)
     tol = jnp.asarray(math.sqrt(eps) if tol is None else tol, dtype)

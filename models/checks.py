@@ -1,6 +1,5 @@
 """Checks of parameters, and of observed values, that several models need; see `latensor.base` for the general ones."""
 
-from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -8,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from latensor.base import as_float, as_numbers, first_entry, is_concrete, missing_hint
+from latensor.base import as_float, as_numbers, is_concrete
 from latensor.models.results import Fit, Refined
-from latensor.moments import Table
+from latensor.moments import Documents, Table
+from latensor.moments.internal import check_values
 
 Params = TypeVar("Params")
+Moments = TypeVar("Moments")
+Counts = TypeVar("Counts", Table, Documents)
 
 
 def check_type(params: Any, kind: type[Params]) -> Params:
@@ -68,64 +70,55 @@ def check_reals(name: str, value: Any, num_axes: int, *, positive: bool = False)
     return array
 
 
-@partial(jax.jit, static_argnames="counts")
-def _row_summary(x: Array, mask: Array | None, counts: bool) -> tuple[Array, ...]:
-    """Return each row's sum over observed entries; of `counts` also its minimum and its distance from whole numbers."""
-    x = as_float(x)
-    x = x if mask is None else jnp.where(mask, x, 0)
-    sums = jnp.sum(x, axis=1)
-    return (sums, jnp.min(x, axis=1), jnp.sum(jnp.abs(x - jnp.round(x)), axis=1)) if counts else (sums,)
+def spoil_bad_counts(data: Counts) -> Counts:
+    """Return traced data with NaN in place of counts that are below zero or not whole; concrete data as they are.
 
-
-def check_values(
-    x: Array,
-    mask: Array | None = None,
-    *,
-    counts: bool = False,
-    hint: str = " (pass mask=isfinite(x) if it is missing)",
-) -> np.ndarray | None:
-    """Check concrete entries where they are observed: finite, and where `counts`, whole and not negative.
-
-    Returns the sums of the rows, or `None` under a trace. `hint` is what to do about a NaN where there is no mask.
+    Nothing can be raised under a trace: the NaN shows in the status, or in the row. See `check_values` for the rest.
     """
-    if not is_concrete(x, mask):
-        return None
-    # Concrete data may be closed over by a function that is being traced: look at them now, not in the trace.
-    with jax.ensure_compile_time_eval():
-        sums, *more = (np.asarray(part) for part in _row_summary(x, mask, counts))
+    if is_concrete(data.x, getattr(data, "mask", None)):
+        return data
+    x = as_float(data.x)
+    return data._replace(x=jnp.where((x >= 0) & (x == jnp.floor(x)), x, jnp.nan))
 
-    # A sum that is not finite may also be that of large numbers.
-    rows = np.flatnonzero(~np.isfinite(sums))
-    if rows.size:
-        values = np.asarray(x)[rows]
-        bad = ~np.isfinite(values if mask is None else np.where(np.asarray(mask)[rows], values, 0))
-        if bad.any():
-            kind = "counts" if counts else "numbers"
-            row, column = np.argwhere(bad)[0]
-            entry = f"{values[row, column]} at row {rows[row]}, column {column}"
-            hint = missing_hint(np.isfinite(np.asarray(x)), mask, hint)
-            raise ValueError(f"x: expected finite {kind} where observed; got {entry}{hint}")
-    if not counts:
-        return sums
-    smallest, fraction = more
 
-    def first(rows: np.ndarray, bad: Any) -> str:
-        row = int(np.flatnonzero(rows)[0])
-        seen = np.ones(x.shape[1], bool) if mask is None else np.asarray(mask)[row]
-        return first_entry(x, row, lambda values: bad(values) & seen)
+def check_no_variables(table: Table) -> None:
+    """Refuse a table whose columns are said to be something else than numbers: only mixed membership reads that."""
+    if table.variables is not None and set(table.variables.kinds) != {"real"}:
+        kinds = ", ".join(sorted(set(table.variables.kinds)))
+        raise ValueError(f"x: expected a Table of numbers; got one with variables of kind {kinds}: leave them out")
 
-    if rows.size:
-        raise ValueError(f"x: expected counts whose sum is finite in {sums.dtype}; that of row {rows[0]} is not")
-    if np.any(smallest < 0):
-        raise ValueError(f"x: expected counts ≥ 0; got {first(smallest < 0, lambda v: v < 0)}")
-    if np.any(fraction > 0):
-        raise ValueError(f"x: expected whole counts; got {first(fraction > 0, lambda v: v != np.round(v))}")
-    return sums
+
+def check_moments(moments: Any, kind: type, fields: tuple[str, str, str]) -> tuple[Array, Array, Array]:
+    """Return the first, second and third moments `(d,)`, `(d, d)`, `(d, d, d)` of a result type, finite or traced."""
+    if not isinstance(moments, kind):
+        name = kind.__name__
+        raise ValueError(f"moments: expected {name}, as population_moments gives them; got {type(moments).__name__}")
+    first, second, third = (
+        check_reals(f"moments.{field}", getattr(moments, field), order) for order, field in enumerate(fields, 1)
+    )
+    d = first.shape[0]
+    if (second.shape, third.shape) != ((d, d), (d, d, d)):
+        raise ValueError(
+            f"moments: expected shapes (d,), (d, d) and (d, d, d); got {first.shape}, {second.shape} and {third.shape}"
+        )
+    dtype = jnp.result_type(first, second, third)
+    return first.astype(dtype), second.astype(dtype), third.astype(dtype)
+
+
+def finite_moments(moments: Moments) -> Moments:
+    """Return population moments if they are within the floating range, or traced."""
+    leaves = jax.tree.leaves(moments)
+    if is_concrete(leaves) and not all(np.all(np.isfinite(leaf)) for leaf in leaves):
+        raise ValueError(
+            f"params: expected numbers whose third moments are within {leaves[0].dtype}; they are not: rescale"
+        )
+    return moments
 
 
 def check_table_for(table: Table, num_dimensions: int, field: str, *, counts: bool = False) -> Table:
     """Return a table that parameters with this many dimensions can be asked about."""
     if table.num_dimensions != num_dimensions:
         raise ValueError(f"x: expected {num_dimensions} dimensions, as in params.{field}; got {table.num_dimensions}")
+    check_no_variables(table)
     check_values(table.x, table.mask, counts=counts)
-    return table
+    return spoil_bad_counts(table) if counts else table

@@ -16,11 +16,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import matmul
-from latensor.decompose import Eigenpairs, Whitening, diagonalize_slices, power_method, whiten, whiten_operator
-from latensor.moments import Cumulants, Table
+from latensor.decompose import Eigenpairs, Status, Whitening, diagonalize_slices, power_method, whiten, whiten_operator
+from latensor.decompose.internal import status_if, worst
+from latensor.moments import Cumulants, Table, joint_observation_rates
 from latensor.moments.internal import (
     Centred,
     ContractedCumulants,
@@ -38,6 +39,8 @@ from latensor.moments.internal import (
 DENSE_UP_TO = 256
 METHODS = ("power", "diagonalization")
 SECONDS = ("auto", "dense", "implicit")
+# A pair of dimensions matters where the product of its weights is at least this share of the largest.
+_MATTERS = 0.01
 
 
 def eigenpairs(key: Array, tensor: Float[Array, "k k k"], method: str, num_restarts: int) -> Eigenpairs:
@@ -59,16 +62,23 @@ class SecondMoments(NamedTuple):
     """Dense, or `None` where only products with it are computed."""
     unobserved_pairs: Int[Array, ""] | None
     """Entries of the covariance that no row observes whole; `None` where they are not counted."""
+    unobserved: Bool[Array, "d d"] | None = None
+    """Which these are; `None` where all are observed, or where they are not counted."""
 
 
 @partial(jax.jit, static_argnames="dense")
 def _second_moments(table: Table, dense: bool) -> tuple[Float[Array, " n"], SecondMoments]:
     data = centre(table)
     if not dense:
-        moments = SecondMoments(data.mean, data.rates, second_cumulant_diagonal(data), None, None)
+        unobserved, count = None, None
+        if table.mask is not None and table.num_dimensions <= DENSE_UP_TO:
+            unobserved = ~(joint_observation_rates(table) > 0)
+            count = jnp.sum(unobserved, dtype=jnp.int32)
+        moments = SecondMoments(data.mean, data.rates, second_cumulant_diagonal(data), None, count, unobserved)
     else:
         covariance, unobserved = second_cumulant(data)
-        moments = SecondMoments(data.mean, data.rates, jnp.diag(covariance), covariance, unobserved)
+        count = jnp.sum(unobserved, dtype=jnp.int32)
+        moments = SecondMoments(data.mean, data.rates, jnp.diag(covariance), covariance, count, unobserved)
     return data.weights, moments
 
 
@@ -132,7 +142,18 @@ def whiten_weighted(
 
         size = weights.shape[0]
         whitening = whiten_operator(key, weighted_second, size, rank, dtype=weights.dtype, start=start)
+    if moments.unobserved is not None:
+        lost = jnp.any(moments.unobserved & pairs_that_matter(weights))
+        whitening = whitening._replace(status=worst(whitening.status, status_if(lost, Status.UNOBSERVED)))
     return Whitened(whitening, weigh * whitening.whitener)
+
+
+def pairs_that_matter(weights: Float[Array, " d"]) -> Bool[Array, "d d"]:
+    """Return the pairs of dimensions whose weights have a product that is not small.
+
+    Two rarely observed dimensions may miss each other by chance: their covariance is set to zero, and hardly counts.
+    """
+    return weights[:, None] * weights[None, :] >= _MATTERS * jnp.max(weights) ** 2
 
 
 def covariance_product(data: Centred | None, moments: SecondMoments) -> Callable[[Array], Array]:

@@ -18,10 +18,10 @@ from latensor.base import (
 )
 from latensor.decompose import Eigenpairs, Status, Whitening
 from latensor.decompose.internal import status_if, worst
-from latensor.models.checks import check_values
-from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS
+from latensor.models.checks import check_moments, check_no_variables
+from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, pairs_that_matter
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
-from latensor.moments.internal import THIRD_METHODS
+from latensor.moments.internal import THIRD_METHODS, check_values
 
 MISSING = ("weighted", "full", "partial")
 
@@ -29,8 +29,6 @@ MISSING = ("weighted", "full", "partial")
 _PAIRS_UP_TO = 256
 # Dependence is worth a warning where it is both certain (in standard errors) and large (as a share of the rate).
 _SURE, _LARGE, _FEWEST_EXPECTED = 6.0, 0.2, 5.0
-# A pair matters where the product of its weights is at least this share of the largest.
-_MATTERS = 0.01
 
 
 class DependentMissingnessWarning(UserWarning):
@@ -110,6 +108,7 @@ def check_fit(
     counts: bool,
 ) -> tuple[Options, Trust]:
     """Check the values of a table, the arguments of `fit`, and the pattern of what is missing."""
+    check_no_variables(table)
     check_values(table.x, table.mask, counts=counts)
     options, trust = check_options(num_components, table.num_dimensions, method, num_restarts, weights)
     if table.num_rows < options.num_components:
@@ -138,10 +137,9 @@ def check_options(
 
 
 def check_cumulants(moments: Any) -> Cumulants:
-    """Return `moments` if they are cumulants."""
-    if not isinstance(moments, Cumulants):
-        raise ValueError(f"moments: expected Cumulants, as population_moments gives them; got {type(moments).__name__}")
-    return moments
+    """Return `moments` if they are cumulants, finite and of shapes that agree."""
+    mean, second, third = check_moments(moments, Cumulants, ("mean", "second", "third"))
+    return Cumulants(mean, second, third, jnp.asarray(moments.num_unobserved, jnp.int32))
 
 
 def check_observed(table: Table) -> np.ndarray | None:
@@ -204,8 +202,7 @@ def _check_missingness(table: Table, options: Options, trust: Trust) -> None:
 def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> None:
     """Raise where two dimensions that matter are never observed together; warn where `independent` is assumed falsely.
 
-    A pair matters where the product of its weights is not small. Two rarely observed dimensions may miss each other by
-    chance: their covariance is set to zero, hardly counts, and is reported. Of tables with many dimensions some are
+    Of tables with many dimensions some are
     looked at: the answer whether to warn hardly depends on it, and a pair that is never observed is an error only where
     all pairs are looked at.
     """
@@ -224,7 +221,8 @@ def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> Non
     row_weights = np.ones(table.num_rows) if table.row_weights is None else np.asarray(table.row_weights, float)
     n = np.sum(row_weights) ** 2 / np.sum(row_weights**2)
     rates = np.clip(np.diag(joint), 0, 1)
-    matters = np.outer(weights[chosen], weights[chosen]) >= _MATTERS * np.max(weights) ** 2
+    with jax.ensure_compile_time_eval():
+        matters = np.asarray(pairs_that_matter(jnp.asarray(weights[chosen])))
     if chosen.size == num_used and np.any(matters & (joint == 0)):
         i, j = (int(chosen[index]) for index in np.argwhere(matters & (joint == 0))[0])
         raise ValueError(

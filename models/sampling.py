@@ -1,9 +1,22 @@
 """Drawing from many categorical distributions at once."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+from latensor.base import check_integer
+
+# A sample of more numbers than this is 64 GB in float32: no machine that we know draws it at once.
+_MOST_NUMBERS = 1 << 34
+
+
+def check_num_samples(num_samples: Any, numbers_per_sample: int) -> int:
+    """Return how many samples to draw: at least one, and no more than fit into memory."""
+    most = min(_MOST_NUMBERS // max(numbers_per_sample, 1), 2**31 - 1)
+    return check_integer("num_samples", num_samples, 1, max(most, 1), " (more do not fit into memory: draw in parts)")
 
 
 def inverse_cdf(

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
-from latensor.base import as_int32, as_numbers, check_integer, divide, float_type, matmul
+from latensor.base import as_int32, as_numbers, check_axes, check_integer, divide, float_type, is_concrete, matmul
 from latensor.moments._data_type import check_row_weights
 from latensor.moments._moments import check_directions
 from latensor.moments._rows import sum_over_rows
@@ -113,6 +114,8 @@ def _check_views(views: tuple[Any, Any, Any], num_categories: Any) -> tuple[tupl
             raise ValueError(f"x{place}: expected {meaning}; got shape {view.shape}")
         if not is_categorical(view):
             sizes.append(view.shape[1])
+            if view.size and is_concrete(view) and not np.all(np.isfinite(np.asarray(view))):
+                raise ValueError(f"x{place}: expected finite numbers; got NaN or infinity")
         elif not jnp.issubdtype(view.dtype, jnp.integer):
             raise ValueError(f"x{place}: expected integer codes where there is one axis; got type {view.dtype}")
         elif size is None:
@@ -222,8 +225,9 @@ def contract_cross_moments(
     Arguments as for `cross_moments`; `directions` are `(d, r)`, one matrix per view. Cost `O(n r³)` after gathers for
     codes, `O(n (d r + r³))` for real vectors, in blocks of rows.
     """
-    if len(directions) != 3:
-        raise ValueError(f"directions: expected one matrix per view; got {len(directions)}")
-    views, sizes = _check_views((x1, x2, x3), tuple(w.shape[0] for w in directions))
-    matrices = tuple(check_directions(w, size) for w, size in zip(directions, sizes, strict=True))
+    if not isinstance(directions, tuple | list) or len(directions) != 3:
+        raise ValueError("directions: expected three matrices, one per view; got something else")
+    given = [check_axes("directions", part, "d r") for part in directions]
+    views, sizes = _check_views((x1, x2, x3), tuple(part.shape[0] for part in given))
+    matrices = tuple(check_directions(part, size) for part, size in zip(given, sizes, strict=True))
     return _contract(views, check_row_weights(row_weights, views[0].shape[0]), matrices)

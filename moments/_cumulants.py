@@ -28,14 +28,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import as_float, check_integer, check_option, divide, matmul
 from latensor.moments._moments import check_directions, packed_cubes, symmetric_outer, third_power_sum, unpack_cubes
 from latensor.moments._noise import NoiseDirections, contract_noise, trace_noise
 from latensor.moments._observed import Centred, centre, observed, residuals, spread
 from latensor.moments._rows import map_over_rows, sum_over_rows
-from latensor.moments.data import Table, as_table
+from latensor.moments._values import as_finite_table
+from latensor.moments.data import Table
 
 THIRD_METHODS = ("implicit", "available")
 # The available-case tensor is computed in slabs of about this many entries.
@@ -73,8 +74,8 @@ def _ratio(total: Array, seen: Array) -> tuple[Array, Int[Array, ""]]:
 
 
 @jax.jit
-def second_cumulant(data: Centred) -> tuple[Float[Array, "d d"], Int[Array, ""]]:
-    """Return the available-case covariance, dense, and how many of its entries no row fully observes: `O(n d²)`."""
+def second_cumulant(data: Centred) -> tuple[Float[Array, "d d"], Bool[Array, "d d"]]:
+    """Return the available-case covariance, dense, and which of its entries no row fully observes: `O(n d²)`."""
 
     def block_sum(rows: Table, weights: Array) -> tuple[Array, Array | None]:
         values = residuals(rows, data.mean)
@@ -85,7 +86,7 @@ def second_cumulant(data: Centred) -> tuple[Float[Array, "d d"], Int[Array, ""]]
         return total, matmul((weights[:, None] * seen).T, seen)
 
     total, seen = sum_over_rows(block_sum, data.table, data.weights, floats_per_row=4 * data.mean.shape[0])
-    return (total, jnp.int32(0)) if seen is None else _ratio(total, seen)
+    return (total, jnp.zeros(total.shape, bool)) if seen is None else (divide(total, seen), ~(seen > 0))
 
 
 def _inverse_rates(data: Centred) -> Float[Array, " d"]:
@@ -274,7 +275,7 @@ def contract_third_cumulant(
         16 MB of float32.
 
     """
-    table = as_table(data)
+    table = as_finite_table(data)
     return _contract_third(table, check_directions(directions, table.num_dimensions), method, block)
 
 
@@ -290,4 +291,4 @@ def cumulants(data: Table | ArrayLike) -> Cumulants:
 
     Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. Entries that no row fully observes are zero.
     """
-    return _cumulants(as_table(data))
+    return _cumulants(as_finite_table(data))

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Int, Integer
 
-from latensor.base import as_float, as_int32, as_numbers, is_concrete, positive_or_one
+from latensor.base import as_float, as_int32, as_numbers, divide_by_largest, is_concrete
 
 Data = TypeVar("Data", bound="Rows")
 
@@ -79,7 +78,7 @@ def check_row_weights(row_weights: Any, num_rows: int, row: str = "row") -> Floa
     if weights.shape != (num_rows,):
         raise ValueError(f"row_weights: expected one weight per {row}, shape ({num_rows},); got shape {weights.shape}")
     if not is_concrete(weights):
-        return _scale_traced(weights)
+        return jnp.where(weights < 0, jnp.nan, divide_by_largest(weights))
     values = np.asarray(weights)
     if not np.all(np.isfinite(values)):
         raise ValueError(f"row_weights: expected finite numbers; got {values[~np.isfinite(values)][0]}")
@@ -89,22 +88,6 @@ def check_row_weights(row_weights: Any, num_rows: int, row: str = "row") -> Floa
         )
     with jax.ensure_compile_time_eval():
         return jnp.asarray(values / values.max())
-
-
-def _scale_traced(weights: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Scale weights to a maximum of one, at any scale; NaN in place of negative ones.
-
-    Compiled code takes numbers below the smallest normal one for zero, and `1 / x` of a huge `x` is such a number. So
-    the range is halved first, and the digits of the smallest numbers are read off their bits.
-    """
-    finfo = jnp.finfo(weights.dtype)
-    shift = 2.0 ** (finfo.maxexp // 2)
-    bits = lax.bitcast_convert_type(weights, jnp.int32 if finfo.bits == 32 else jnp.int64)
-    subnormal = (bits > 0) & (bits < 1 << finfo.nmant)
-    # `bits` units of 2^(minexp − nmant) each.
-    digits = bits.astype(weights.dtype) * 2.0 ** (finfo.minexp - finfo.nmant + finfo.maxexp // 2)
-    scaled = jnp.where(jnp.max(weights) < 1, jnp.where(subnormal, digits, weights * shift), weights / shift)
-    return jnp.where(weights < 0, jnp.nan, scaled / positive_or_one(jnp.max(scaled)))
 
 
 def check_symbols(x: Integer[Array, "..."]) -> Int[Array, "..."]:

@@ -19,11 +19,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import as_float, as_int32, divide, einsum, float_type
+from latensor.base import as_float, as_int32, check_number, divide, einsum, float_type
 from latensor.moments._cross import CrossMoments, cross_sums
 from latensor.moments._rows import average_weights, sum_over_rows
+from latensor.moments._values import check_values
 from latensor.moments._variables import SHARE, Variables
 from latensor.moments.data import Table
 
@@ -146,11 +148,17 @@ def dirichlet_cross_moments(
     if not isinstance(data, Table):
         raise ValueError(f"data: expected a latensor.moments.Table with variables; got {type(data).__name__}")
     last = described(data).num_variables - 1
-    if len(modes) != 3 or not all(isinstance(mode, tuple | list) and mode for mode in modes):
+    if (
+        not isinstance(modes, tuple | list)
+        or len(modes) != 3
+        or not all(isinstance(mode, tuple | list) and mode for mode in modes)
+    ):
         raise ValueError(f"modes: expected three tuples of columns, none of them empty; got {modes!r}")
     named = [j for mode in modes for j in mode]
     if len(set(named)) != len(named):
         raise ValueError(f"modes: expected no variable twice; got {sorted({j for j in named if named.count(j) > 1})}")
-    if min(named) < 0 or max(named) > last:
-        raise ValueError(f"modes: expected columns from 0 to {last}; got {sorted(set(named))}")
-    return _moments(data, tuple(tuple(mode) for mode in modes), jnp.asarray(concentration))
+    if not all(isinstance(j, int | np.integer) for j in named) or min(named) < 0 or max(named) > last:
+        raise ValueError(f"modes: expected columns from 0 to {last}; got {named}")
+    check_values(data.x, data.mask)
+    total = jnp.asarray(check_number("concentration", concentration, 0.0))
+    return _moments(data, tuple(tuple(int(j) for j in mode) for mode in modes), total)

@@ -31,6 +31,7 @@ from latensor.base import as_float, as_int32, matmul
 from latensor.moments._moments import Moments, check_directions, symmetric_outer, symmetrize_last, third_power_sum
 from latensor.moments._observed import spread
 from latensor.moments._rows import average_weights, map_over_rows, sum_over_rows
+from latensor.moments._values import check_values
 from latensor.moments.data import Documents, as_documents
 
 # A document needs three words to have a triple.
@@ -161,6 +162,13 @@ def _contract(documents: Documents, directions: Float[Array, "d r"]) -> Float[Ar
     return third_power_sum(projected, three) - symmetric_outer(directions, repair)
 
 
+def _as_finite_documents(data: Documents | ArrayLike) -> Documents:
+    documents = as_documents(data)
+    if documents.num_words is None:
+        check_values(documents.x, hint="")
+    return documents
+
+
 def contract_document_moments(data: Documents | ArrayLike, directions: Float[Array, "d r"]) -> Float[Array, "r r r"]:
     """Return the triple moment contracted with `directions` in every mode, `M₃(W, W, W)`.
 
@@ -171,7 +179,7 @@ def contract_document_moments(data: Documents | ArrayLike, directions: Float[Arr
 
     Two passes over the data, `O(n d r)` (ids: `O(n L r)`), never `(d, d, d)`.
     """
-    documents = as_documents(data)
+    documents = _as_finite_documents(data)
     return _contract(documents, check_directions(directions, documents.vocabulary_size))
 
 
@@ -200,4 +208,4 @@ def document_moments(data: Documents | ArrayLike) -> Moments:
 
     Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. `contract_document_moments` is for everything else.
     """
-    return _moments(as_documents(data))
+    return _moments(_as_finite_documents(data))

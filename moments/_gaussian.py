@@ -17,11 +17,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import matmul
+from latensor.base import check_number, matmul
 from latensor.moments._cumulants import ContractedCumulants, contract_cumulants, cumulants
 from latensor.moments._moments import Moments, check_directions, symmetrize_last
 from latensor.moments._observed import centre
-from latensor.moments.data import Table, as_table
+from latensor.moments._values import as_finite_table
+from latensor.moments.data import Table
 
 
 def correct_gaussian(
@@ -75,9 +76,9 @@ def contract_gaussian_moments(
     block: int | None = None,
 ) -> Float[Array, "r r r"]:
     """Return `T(W, W, W)` of a spherical Gaussian mixture; `method` and `block` as in `contract_third_cumulant`."""
-    table = as_table(data)
+    table = as_finite_table(data)
     directions = check_directions(directions, table.num_dimensions)
-    return _contract(table, directions, jnp.asarray(variance), method, block)
+    return _contract(table, directions, jnp.asarray(check_number("variance", variance, 0.0)), method, block)
 
 
 @jax.jit
@@ -98,4 +99,4 @@ def gaussian_moments(data: Table | ArrayLike, variance: float | Float[Array, ""]
 
     `variance` is `σ²`, common to all components and dimensions (`latensor.decompose.noise_variance` estimates it).
     """
-    return _moments(as_table(data), jnp.asarray(variance))
+    return _moments(as_finite_table(data), jnp.asarray(check_number("variance", variance, 0.0)))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from latensor.base import as_float, check_matrix, matmul
+from latensor.base import as_float, check_matrix, is_concrete, matmul
 from latensor.moments._rows import sum_over_rows
 
 
@@ -24,6 +24,8 @@ def check_directions(directions: Any, num_dimensions: int, name: str = "directio
     array = as_float(check_matrix(name, directions, f"a matrix ({num_dimensions}, r)"))
     if array.shape[0] != num_dimensions:
         raise ValueError(f"{name}: expected {num_dimensions} rows, one per dimension; got shape {array.shape}")
+    if is_concrete(array) and not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name}: expected finite numbers; got NaN or infinity")
     return array
 
 

@@ -32,7 +32,9 @@ def _pad(name: str, parts: Any, lengths: np.ndarray, beyond: int = 0) -> np.ndar
     if len(shapes) > 1:
         raise ValueError(f"{name}: expected sequences (time,), or all of them (time, d); got both, or several d")
     if shapes == {()} and any(array.dtype.kind == "f" for array in arrays):
-        raise ValueError(f"{name}: expected symbols or real vectors (time, d); got series of numbers: pass part[:, None]")
+        raise ValueError(
+            f"{name}: expected symbols or real vectors (time, d); got series of numbers: pass part[:, None]"
+        )
     shape = (len(arrays), int(lengths.max()), *next(iter(shapes), ()))
     # Signed where `beyond` is, so that −1 stays −1.
     padded = np.full(shape, beyond, np.result_type(*arrays, np.int8 if beyond < 0 else bool))

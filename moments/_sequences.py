@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from latensor.base import is_concrete
 from latensor.moments._cross import (
     CrossMoments,
     average_sums,
@@ -158,7 +160,14 @@ def contract_sequence_moments(data: Sequences | ArrayLike, directions: Float[Arr
     Every observation is read once: a block of windows shares its features among the three views.
     """
     sequences = as_sequences(data)
+    concrete = is_concrete(sequences.x, sequences.lengths, sequences.mask)
+    if not sequences.is_symbolic and concrete and not np.all(np.isfinite(_observed_vectors(sequences))):
+        raise ValueError("x: expected finite numbers where observed; got NaN or infinity")
     return contract_windows(find_windows(sequences), check_directions(directions, sequences.num_features))
+
+
+def _observed_vectors(sequences: Sequences) -> np.ndarray:
+    return np.asarray(sequences.x)[sequences.observed_on_host()]
 
 
 def pair_product(windows: Windows, vectors: Float[Array, "d r"], shift: int) -> Float[Array, "d r"]:

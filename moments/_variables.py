@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
+from latensor.base import check_integer
+
 CATEGORICAL, REAL, SHARE = "categorical", "real", "share"
 
 
@@ -80,7 +82,8 @@ def check_variables(variables: Any) -> Variables:
 
 def categorical_variables(num_variables: int, size: int) -> Variables:
     """Describe categorical variables that all have `size` categories."""
-    return Variables((CATEGORICAL,) * num_variables, (size,) * num_variables)
+    number = check_integer("num_variables", num_variables, 1)
+    return Variables((CATEGORICAL,) * number, (check_integer("size", size, 1),) * number)
 
 
 def category_rows(x: Num[Array, "n p"], variables: Variables) -> Int[Array, "n c"]:

@@ -40,6 +40,7 @@ from latensor.moments._sequences import (
     window_table,
     window_views,
 )
+from latensor.moments._values import check_values
 from latensor.moments._variables import CATEGORICAL, REAL, SHARE, category_rows
 from latensor.moments.data import as_documents, as_sequences, as_table
 
@@ -62,6 +63,7 @@ __all__ = [
     "average_weights",
     "category_rows",
     "centre",
+    "check_values",
     "contract_cumulants",
     "contract_third",
     "contract_windows",

@@ -10,6 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_number, divide, positive_or_one, smallest_normal
+from latensor.decompose import Status
+from latensor.decompose.internal import status_if, worst
 from latensor.models.em import blend, em_limits
 from latensor.models.gamma_poisson.inference import (
     Gammas,
@@ -94,7 +96,8 @@ def _refine(
 ) -> Refined:
     dtype = params.topics.dtype
     floats = 4 * table.num_dimensions
-    overall = centre(table).mean.astype(dtype)
+    data = centre(table)
+    overall = data.mean.astype(dtype)
     weights = average_weights(table.row_weights, table.num_rows, dtype)
     factorials = map_over_rows(lambda rows: log_factorials(observed_counts(rows, dtype)), table, floats_per_row=floats)
 
@@ -113,7 +116,9 @@ def _refine(
         return GammaPoisson(topics, *update_prior(params.shapes, sums.log_mean, sums.mean))
 
     blended = params._replace(topics=blend(params.topics, overall, smoothing))
-    return variational_em(local, lambda _, rows: rows.sums, update, params, blended, tol, max_iters)
+    refined = variational_em(local, lambda _, rows: rows.sums, update, params, blended, tol, max_iters)
+    never = status_if(~jnp.all(data.rates > 0), Status.UNOBSERVED)
+    return refined._replace(status=worst(refined.status, never))
 
 
 def _collect(

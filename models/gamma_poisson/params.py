@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
+from latensor.base import check_key, einsum, matmul, small_jit
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
 from latensor.models.results import Sample
+from latensor.models.sampling import check_num_samples
 from latensor.moments import Cumulants, Moments
 from latensor.moments.internal import gamma_poisson_cumulants
 
@@ -51,7 +52,8 @@ def sample(key: Array, params: GammaPoisson, num_samples: int) -> Sample:
 
     For a table with missing entries draw a mask too: `jax.random.bernoulli(key, rates, x.shape)`.
     """
-    return _sample(check_key(key), check_params(params), check_integer("num_samples", num_samples, 1))
+    key, params = check_key(key), check_params(params)
+    return _sample(key, params, check_num_samples(num_samples, params.topics.shape[0]))
 
 
 @partial(jax.jit, static_argnames="num_samples")
@@ -73,7 +75,7 @@ def _as_threefry(key: Array) -> Array:
 
 def population_moments(params: GammaPoisson) -> Cumulants:
     """Return the exact mean, covariance and third central moment, which those of a sample estimate."""
-    return _population_moments(check_params(params))
+    return finite_moments(_population_moments(check_params(params)))
 
 
 @small_jit

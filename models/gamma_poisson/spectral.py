@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, divide, positive_or_one, small_jit
+from latensor.models.checks import spoil_bad_counts
 from latensor.models.components import (
     Components,
     SecondMoments,
@@ -114,7 +115,7 @@ def fit(
         complete_rate=complete_rate,
         counts=True,
     )
-    key = check_key(key)
+    key, table = check_key(key), spoil_bad_counts(table)
     data, moments = second_moments(table, options.dense)
     if options.dense:
         prepared = _prepare(key, None, moments, trust, options)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
+from latensor.base import check_key, einsum, matmul, small_jit
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
 from latensor.models.gaussian_mixture.covariance import as_diagonal, as_full, check_variance, family_of
 from latensor.models.results import Sample
-from latensor.models.sampling import draw_components
+from latensor.models.sampling import check_num_samples, draw_components
 from latensor.moments import Cumulants, map_over_rows
 
 
@@ -55,7 +55,8 @@ def sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
 
     For a table with missing entries draw a mask too: `jax.random.bernoulli(key, rates, x.shape)`.
     """
-    return _sample(check_key(key), check_params(params), check_integer("num_samples", num_samples, 1))
+    key, params = check_key(key), check_params(params)
+    return _sample(key, params, check_num_samples(num_samples, params.means.shape[0]))
 
 
 @partial(jax.jit, static_argnames="num_samples")
@@ -76,7 +77,7 @@ def _sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
 
 def population_moments(params: GaussianMixture) -> Cumulants:
     """Return the exact mean, covariance and third central moment, which those of a sample estimate."""
-    return _population_moments(check_params(params))
+    return finite_moments(_population_moments(check_params(params)))
 
 
 @small_jit

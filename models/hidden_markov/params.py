@@ -11,9 +11,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import as_numbers, check_integer, check_key, einsum, is_concrete, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
 from latensor.models.results import Sample
-from latensor.models.sampling import inverse_cdf
+from latensor.models.sampling import check_num_samples, inverse_cdf
 from latensor.moments import CrossMoments
 
 
@@ -90,7 +90,9 @@ def sample(key: Array, params: HiddenMarkov, num_samples: int, *, length: int = 
 
     """
     key, params = check_key(key), check_params(params)
-    return _sample(key, params, check_integer("num_samples", num_samples, 1), check_integer("length", length, 1))
+    length = check_integer("length", length, 1, 2**31 - 1)
+    numbers = length * (params.emission.shape[0] if is_real(params) else 1)
+    return _sample(key, params, check_num_samples(num_samples, numbers), length)
 
 
 @partial(jax.jit, static_argnames=("num_samples", "length"))
@@ -115,7 +117,7 @@ def _sample(key: Array, params: HiddenMarkov, num_samples: int, length: int) -> 
 
 def population_moments(params: HiddenMarkov) -> CrossMoments:
     """Return the exact moments of the first three observations of a sequence, which those of a sample estimate."""
-    return _population_moments(check_params(params))
+    return finite_moments(_population_moments(check_params(params)))
 
 
 @small_jit

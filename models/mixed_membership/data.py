@@ -86,9 +86,10 @@ def float_type(table: Table) -> Any:
 
 
 def check_all_observed(table: Table) -> None:
-    """Raise where a variable is never observed: nothing can be learned of it."""
-    if table.mask is None or not is_concrete(table.mask):
+    """Raise where a variable is never observed, or only in rows of weight zero: nothing can be learned of it."""
+    if table.mask is None or not is_concrete(table.mask, table.row_weights):
         return
-    unseen = np.flatnonzero(~np.asarray(table.mask).any(axis=0))
+    counted = slice(None) if table.row_weights is None else np.asarray(table.row_weights) > 0
+    unseen = np.flatnonzero(~np.asarray(table.mask)[counted].any(axis=0))
     if unseen.size:
         raise ValueError(f"mask: expected every variable to be observed somewhere; variable {unseen[0]} never is")

@@ -9,10 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum, is_concrete, matmul, small_jit
-from latensor.models.checks import check_order, check_reals, check_type
+from latensor.base import check_key, einsum, is_concrete, matmul, small_jit
+from latensor.models.checks import check_order, check_reals, check_type, finite_moments
 from latensor.models.results import Sample
-from latensor.models.sampling import inverse_cdf
+from latensor.models.sampling import check_num_samples, inverse_cdf
 from latensor.moments import Moments, Variables
 from latensor.moments.internal import CATEGORICAL, REAL
 
@@ -124,7 +124,7 @@ def sample(key: Array, params: MixedMembership, num_samples: int, *, variables: 
     """
     variables = check_variables(variables)
     params = check_params(params, variables)
-    return _sample(check_key(key), params, variables, check_integer("num_samples", num_samples, 1))
+    return _sample(check_key(key), params, variables, check_num_samples(num_samples, variables.num_variables))
 
 
 @partial(jax.jit, static_argnames=("variables", "num_samples"))
@@ -160,7 +160,7 @@ def population_moments(params: MixedMembership, *, variables: Variables) -> Mome
     `Θa`, `Θ diag(η) Θᵀ` and `Σ_h λ_h θ_h⊗θ_h⊗θ_h`, with `a`, `η` and `λ` from the concentration: what
     `latensor.moments.dirichlet_cross_moments` estimates for distinct variables.
     """
-    return _population_moments(check_params(params, check_variables(variables), with_variances=False))
+    return finite_moments(_population_moments(check_params(params, check_variables(variables), with_variances=False)))
 
 
 @small_jit

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from latensor.base import check_key, is_concrete, small_jit
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
+from latensor.models.checks import check_moments
 from latensor.models.mixed_membership.anchors import (
     Groups,
     anchors_of_moments,
@@ -183,8 +184,7 @@ def fit_moments(
     if method == "meld":
         raise ValueError("method: expected one that factors tensors, since 'meld' needs the samples; got 'meld'")
     options = check_options(variables, num_components, method, num_restarts, num_partitions, anchors, matching, 0)
-    if not isinstance(moments, Moments):
-        raise ValueError(f"moments: expected Moments, as population_moments gives them; got {type(moments).__name__}")
+    moments = Moments(*check_moments(moments, Moments, ("first", "second", "third")))
     if moments.second.shape != (variables.num_rows, variables.num_rows):
         raise ValueError(
             f"moments: expected {variables.num_rows} rows, those of all variables; got {moments.second.shape}"

@@ -6,17 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, smallest_normal
-from latensor.models.checks import check_values
+from latensor.models.checks import spoil_bad_counts
 from latensor.models.naive_bayes.params import NaiveBayes, check_params
 from latensor.moments import Documents
-from latensor.moments.internal import as_documents, project_words
+from latensor.moments.internal import as_documents, check_values, project_words
 
 
 def check_documents(documents: Documents, min_words: int = 0) -> Documents:
-    """Return documents whose concrete values are valid, and of which none is shorter than `min_words`."""
+    """Return documents whose concrete values are valid, and of which none is shorter than `min_words`.
+
+    Traced counts that are not valid become NaN; a document with a traced id beyond the vocabulary gets weight NaN.
+    """
     if documents.num_words is None:
         lengths = check_values(documents.x, counts=True, hint="")
     elif is_concrete(documents.x):
@@ -25,15 +28,26 @@ def check_documents(documents: Documents, min_words: int = 0) -> Documents:
             raise ValueError(f"x: expected word ids below num_words = {documents.num_words}; got {ids.max()}")
         lengths = np.sum(ids >= 0, axis=1)
     else:
-        lengths = None
-    short = np.flatnonzero(lengths < min_words) if lengths is not None else np.zeros(0)
-    if lengths is not None and short.size:
+        return _spoil_bad_ids(documents)
+    if lengths is None:
+        return spoil_bad_counts(documents)
+    short = np.flatnonzero(lengths < min_words)
+    if short.size:
         rows = "row" if short.size == 1 else "rows"
         raise ValueError(
             f"x: expected at least {min_words} words in every document; "
             f"got {int(lengths[short[0]])} in row {short[0]} ({short.size} such {rows} in all)"
         )
     return documents
+
+
+def _has_bad_id(documents: Documents) -> Bool[Array, " n"]:
+    return jnp.any(documents.x >= documents.vocabulary_size, axis=1)
+
+
+def _spoil_bad_ids(documents: Documents) -> Documents:
+    weights = jnp.ones(documents.num_rows, documents.dtype) if documents.row_weights is None else documents.row_weights
+    return documents._replace(row_weights=jnp.where(_has_bad_id(documents), jnp.nan, weights))
 
 
 def check_pair(params: Any, x: Any, num_words: Any, row_weights: Any = None) -> tuple[NaiveBayes, Documents]:
@@ -57,7 +71,8 @@ def log_joint(params: NaiveBayes, documents: Documents) -> Float[Array, "n k"]:
     """Return `log P(h, x)` for every document and topic."""
     values = project_words(documents, _safe_log(params.word_probs)) + _safe_log(params.weights)[None, :]
     # A document of 1e37 words that no topic can emit would be at −∞ in all of them.
-    return jnp.maximum(values, float(jnp.finfo(values.dtype).min))
+    values = jnp.maximum(values, float(jnp.finfo(values.dtype).min))
+    return values if documents.num_words is None else jnp.where(_has_bad_id(documents)[:, None], jnp.nan, values)
 
 
 @jax.jit

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Num
 from latensor.base import check_bool, check_integer, check_key, einsum, matmul, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_type
 from latensor.models.results import Sample
-from latensor.models.sampling import draw_components, inverse_cdf
+from latensor.models.sampling import check_num_samples, draw_components, inverse_cdf
 from latensor.moments import Moments
 
 
@@ -65,12 +65,12 @@ def sample(
 
     """
     key, params = check_key(key), check_params(params)
-    num_samples = check_integer("num_samples", num_samples, 1)
     if isinstance(length, tuple) and len(length) != 2:
         raise ValueError(f"length: expected an integer or a pair of them; got {length!r}")
     low, high = length if isinstance(length, tuple) else (length, length)
     low = check_integer("length", low, 1)
-    high = check_integer("length", high, low)
+    high = check_integer("length", high, low, 2**31 - 1)
+    num_samples = check_num_samples(num_samples, max(high, params.word_probs.shape[0]))
     return _sample(key, params, num_samples, (low, high), check_bool("word_ids", word_ids))
 
 

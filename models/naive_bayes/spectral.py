@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_integer, check_key, check_option, matmul, small_jit
 from latensor.decompose import Whitening, project_columns_to_simplex, whiten, whiten_operator
 from latensor.decompose.internal import worst
+from latensor.models.checks import check_moments
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, eigenpairs
 from latensor.models.naive_bayes.likelihood import check_documents
 from latensor.models.naive_bayes.params import NaiveBayes
@@ -104,11 +105,10 @@ def fit_moments(
     num_restarts: int = 20,
 ) -> Fit:
     """Recover the model from dense moments; exact where they are. `fit` is this on data, without `(d, d, d)`."""
-    if not isinstance(moments, Moments):
-        raise ValueError(f"moments: expected Moments, as population_moments gives them; got {type(moments).__name__}")
-    options = _check_options(num_components, moments.second.shape[0], method, num_restarts)
-    whitening = whiten(moments.second, options.num_components)
-    return _read_off(check_key(key), whitening, contract_third(moments.third, whitening.whitener), options)
+    _, second, third = check_moments(moments, Moments, ("first", "second", "third"))
+    options = _check_options(num_components, second.shape[0], method, num_restarts)
+    whitening = whiten(second, options.num_components)
+    return _read_off(check_key(key), whitening, contract_third(third, whitening.whitener), options)
 
 
 def _check_options(num_components: int, num_words: int, method: str, num_restarts: int) -> _Options:
