@@ -104,7 +104,7 @@ def check_key(key: Any) -> Array:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, why_high: str = "") -> int:
-    """Return `value` as an int within `[low, high]`."""
+    """Return `value` as an int within `[low, high]`; without `high`, within 32 bits."""
     span = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}{why_high}"
     if isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}: expected {span}; got {value!r}")
@@ -119,6 +119,8 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, why_
         raise ValueError(f"{name}: expected {span}; got {value!r} of type {type(value).__name__}") from None
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name}: expected {span}; got {number}")
+    if number > 2**31 - 1:
+        raise ValueError(f"{name}: expected {span}, within 32 bits; got {number}")
     return number
 
 

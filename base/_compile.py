@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from latensor.base._checks import as_numbers
+from latensor.base._input import refuse_sparse
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -46,7 +49,10 @@ def _is_traced(*arguments: Any) -> bool:
 
 
 def name_bad_arguments(static_argnames: str | Sequence[str] = ()) -> Callable[[Any], Any]:
-    """Decorate a jitted function: what JAX itself cannot take as an argument raises a `ValueError` that names it."""
+    """Decorate a jitted function: of arguments that JAX itself cannot take, arrays are converted, others are named.
+
+    Only where a call fails, so that others cost nothing.
+    """
     static = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
 
     def decorate(function: Any) -> Any:
@@ -54,37 +60,62 @@ def name_bad_arguments(static_argnames: str | Sequence[str] = ()) -> Callable[[A
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except (TypeError, ValueError, OverflowError) as error:
-                # Looked at only where something went wrong, so that nothing is lost where all is well.
-                reason = _bad_argument(function, static, args, kwargs)
-                if reason is None:
+            except (TypeError, ValueError, OverflowError):
+                taken = _takeable_arguments(function, static, args, kwargs)
+                if taken is None:
                     raise
-                raise ValueError(reason) from error
+            return function(**taken)
 
         return call
 
     return decorate
 
 
-def _bad_argument(function: Any, static: set[str], args: Any, kwargs: Any) -> str | None:
-    """Return what is wrong with the first argument that is neither static nor made of numbers."""
+# Arguments that are one number each, in all functions.
+_NUMBERS = ("tol", "max_iters", "max_sweeps", "restart_iters", "num_updates")
+
+
+def _takeable_arguments(function: Any, static: set[str], args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """Return the arguments, arrays converted; `None` where nothing had to be. Raise where one is not what JAX takes."""
+    signature = inspect.signature(function)
     try:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        given = dict(signature.bind(*args, **kwargs).arguments)
     except TypeError:
         return None
-    limit = 2**63 if jax.config.jax_enable_x64 else 2**31
-    for name, value in given.items():
-        if name in static:
-            if isinstance(value, jax.Array | np.ndarray | list):
-                return f"{name}: expected a value that is known before tracing; got {type(value).__name__}"
-            continue
-        for leaf in jax.tree.leaves(value):
-            if isinstance(leaf, int) and not -limit <= leaf < limit:
-                return f"{name}: expected a number within {limit.bit_length()} bits; got {leaf}"
-            numeric = isinstance(leaf, jax.Array) or getattr(getattr(leaf, "dtype", None), "kind", "O") in "biuf"
-            if not numeric and not isinstance(leaf, int | float):
-                return f"{name}: expected numbers; got {type(leaf).__name__}"
-    return None
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given |= given.pop(name, {})
+    taken = {name: value if name in static else _take(name, value) for name, value in given.items()}
+    for name in static & given.keys():
+        try:
+            hash(given[name])
+        except TypeError:
+            kind = type(given[name]).__name__
+            raise ValueError(f"{name}: expected a value that is known before tracing; got {kind}") from None
+    old, new = jax.tree.leaves(given), jax.tree.leaves(taken)
+    return None if all(one is two for one, two in zip(old, new, strict=True)) else taken
+
+
+def _take(name: str, value: Any) -> Any:
+    """Return an argument whose arrays JAX can take, or raise."""
+    refuse_sparse(name, value, "numbers")
+    if name in _NUMBERS and np.ndim(value):
+        raise ValueError(f"{name}: expected one number; got shape {np.shape(value)}")
+
+    def take(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) or (type(leaf) is np.ndarray and leaf.dtype.isnative and leaf.dtype != object):
+            known = isinstance(leaf, jax.Array) or leaf.dtype.kind in "biu" or leaf.dtype in (np.float32, np.float64)
+            if known:
+                return leaf
+        if isinstance(leaf, float) or (isinstance(leaf, int) and abs(leaf) < _largest_integer()):
+            return leaf
+        return as_numbers(name, leaf, "numbers", allow_bool=True)
+
+    return jax.tree.map(take, value)
+
+
+def _largest_integer() -> int:
+    return 2**63 if jax.config.jax_enable_x64 else 2**31
 
 
 @overload

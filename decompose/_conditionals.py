@@ -57,8 +57,14 @@ def _check_means(first: Any, sizes: tuple[int, ...]) -> Triple:
 
 
 def _units(mean: Float[Array, " d"], categorical: bool) -> Float[Array, " d"]:
-    """Return the units in which a view is measured: `√p`, or one."""
-    return jnp.sqrt(jnp.maximum(mean, 0)) if categorical else jnp.ones_like(mean)
+    """Return the units in which a view is measured: `√p`; for a real view a power of two of the size of its means.
+
+    Powers of two cost no digits, and products of three views stay within the floating range.
+    """
+    if categorical:
+        return jnp.sqrt(jnp.maximum(mean, 0))
+    _, exponent = jnp.frexp(positive_or_one(jnp.max(jnp.abs(mean))))
+    return jnp.ldexp(jnp.ones_like(mean), exponent)
 
 
 class _Bases(NamedTuple):
@@ -163,6 +169,10 @@ def conditionals_from_views(
     m1, m2, m3 = (matmul(w.T, mean[:, None])[:, 0] for w, mean in zip(down, means, strict=True))
     columns, weights, vanished = _fix_scales(views.factors, (m1, m2, m3))
     (o1, o2, o3), distances = zip(*map(_lift, columns, bases, units, categorical), strict=True)
+    finite = finite & jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in (o1, o2, o3, weights)]))
+    # Back from the units of real views; those of categorical ones stay.
+    for unit, kind in zip(units[:2], categorical[:2], strict=True):
+        values = values if kind else values * unit[0]
     return Conditionals(
         conditionals=(o1, o2, o3),
         weights=weights,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_integer, check_key, check_option, small_jit
+from latensor.base import check_axes, check_key, check_option, small_jit
 from latensor.decompose._cp_alternation import CPFactors, Problem, alternate, finish, make_problem, scale_start
 from latensor.decompose._cp_updates import (
     Factors,
@@ -26,7 +26,7 @@ from latensor.decompose._cp_updates import (
     sweep_modes,
     wnmf_sweep,
 )
-from latensor.decompose._linalg import check_three
+from latensor.decompose._linalg import check_number_of, check_three
 
 CP_METHODS = ("pqp", "hals", "wnmf", "multiplicative")
 
@@ -36,8 +36,8 @@ _UPDATES_PER_MODE = {"pqp": 5, "hals": 3, "wnmf": 1, "multiplicative": 1}
 
 def _check(tensor: Any, rank: int, num_restarts: int, start: Any) -> tuple[Array, Factors | None]:
     tensor = check_axes("tensor", tensor, "d1 d2 d3")
-    check_integer("rank", rank, 1)
-    check_integer("num_restarts", num_restarts, 1)
+    check_number_of("rank", rank)
+    check_number_of("num_restarts", num_restarts)
     return tensor, None if start is None else _check_factors(start, tensor.shape, rank)
 
 

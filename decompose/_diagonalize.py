@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import (
     check_axes,
-    check_integer,
     check_key,
     divide,
     machine_epsilon,
@@ -24,7 +23,7 @@ from latensor.base import (
     positive_or_one,
     small_jit,
 )
-from latensor.decompose._linalg import check_rank
+from latensor.decompose._linalg import check_number_of, check_rank
 from latensor.decompose._power import Eigenpairs, polish_vectors
 from latensor.decompose._schur import real_eigenvectors
 from latensor.decompose._status import Status, status_if, worst
@@ -177,7 +176,7 @@ def diagonalize_slices(
 
     """
     key, tensor = check_key(key), check_axes("tensor", tensor, "k k k")
-    check_integer("num_slices", num_slices, 1)
+    check_number_of("num_slices", num_slices)
     k = tensor.shape[0]
     directions = jax.random.normal(key, (k, num_slices), tensor.dtype)
     directions = directions / jnp.linalg.norm(directions, axis=0)[None, :]

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import (
     check_axes,
-    check_integer,
     check_key,
     check_option,
     divide,
@@ -26,6 +25,7 @@ from latensor.base import (
     small_jit,
 )
 from latensor.decompose._jacobi import congruence, diagonals_of, row_lengths, sweep_until_diagonal
+from latensor.decompose._linalg import check_number_of
 from latensor.decompose._status import Status, status_if, worst
 
 Method = Literal["ojd0", "ojd1", "nojd0", "nojd1"]
@@ -127,7 +127,7 @@ def _residual(matrices: Array, factors: Array, diagonals: Array) -> Array:
 def _check(method: str, key: Array | None, num_projections: int | None) -> None:
     check_option("method", method, get_args(Method))
     if num_projections is not None:
-        check_integer("num_projections", num_projections, 1)
+        check_number_of("num_projections", num_projections)
         if key is None:
             raise ValueError(f"key: expected a random key to draw {num_projections} projections with; got None")
 

@@ -8,10 +8,18 @@ from jaxtyping import Array, Bool, Float
 
 from latensor.base import check_axes, check_integer, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
 
+# More starts, slices or components than this are a slip: their arrays do not fit into memory.
+_MOST = 1 << 20
+
 
 def check_rank(rank: int, dimension: int) -> None:
     """Raise unless `rank` is between 1 and `dimension`."""
     check_integer("rank", rank, 1, dimension, " (the dimension)")
+
+
+def check_number_of(name: str, value: Any) -> int:
+    """Return how many starts, slices or components there are to be."""
+    return check_integer(name, check_integer(name, value, 1), 1, _MOST)
 
 
 def check_three(name: str, arrays: Any, axes: str) -> tuple[Array, Array, Array]:

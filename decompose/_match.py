@@ -118,5 +118,7 @@ def column_angles(reference: Float[Array, "d k"], estimate: Float[Array, "d k"])
 def matched_rmse(reference: Float[Array, "d k"], estimate: Float[Array, "d k"]) -> Float[Array, ""]:
     """Return the root mean squared error over all entries, after the assignment of columns that minimizes it."""
     reference, estimate = _check_shapes(reference, estimate)
-    squares = jnp.mean((reference[:, :, None] - estimate[:, None, :]) ** 2, axis=0)
-    return jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))
+    # In units of the largest entry, since squares of large numbers leave the floating range.
+    unit = positive_or_one(jnp.maximum(jnp.max(jnp.abs(reference)), jnp.max(jnp.abs(estimate))))
+    squares = jnp.mean(((reference / unit)[:, :, None] - (estimate / unit)[:, None, :]) ** 2, axis=0)
+    return unit * jnp.sqrt(jnp.mean(jnp.take_along_axis(squares, _assign(squares)[:, None], axis=1)))

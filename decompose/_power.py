@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_integer, check_key, divide, machine_epsilon, matmul, small_jit
-from latensor.decompose._linalg import check_rank, nearest_orthonormal
+from latensor.base import check_axes, check_key, divide, machine_epsilon, matmul, small_jit
+from latensor.decompose._linalg import check_number_of, check_rank, nearest_orthonormal
 from latensor.decompose._packed import Packed, image, pack, squares, unexplained, values_at
 from latensor.decompose._status import Status, status_if, worst
 
@@ -187,7 +187,7 @@ def power_method(
     key, tensor = check_key(key), check_axes("tensor", tensor, "k k k")
     k = tensor.shape[0]
     check_rank(rank, k)
-    check_integer("num_restarts", num_restarts, 1)
+    check_number_of("num_restarts", num_restarts)
     dtype = tensor.dtype
     tol = jnp.asarray(_default_tolerance(dtype) if tol is None else tol, dtype)
     packed = pack(tensor)

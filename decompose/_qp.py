@@ -134,14 +134,17 @@ def _solve(
     # Along a ray on which the quadratic part does not rise and the linear part falls there is no minimum.
     ray = divide_by_largest(last.x)
     unbounded = (jnp.sum(ray * matmul(quadratic, ray)) <= 0) & (jnp.sum(ray * linear) < 0)
+    objective = problem.objective(last.x)
     return QPSolution(
         last.x,
-        problem.objective(last.x),
+        objective,
         jnp.where(finite, last.residual, jnp.nan),
         last.num_iters,
         worst(
             status_if(~(last.residual <= tol), Status.MAX_ITERS),
-            status_if(~finite | ~jnp.all(jnp.isfinite(last.x)) | unbounded, Status.NON_FINITE),
+            status_if(
+                ~finite | ~jnp.all(jnp.isfinite(last.x)) | unbounded | ~jnp.isfinite(objective), Status.NON_FINITE
+            ),
         ),
     )
 

@@ -14,9 +14,15 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_integer, check_key, check_option, einsum, matmul, small_jit
+from latensor.base import check_axes, check_key, check_option, einsum, matmul, small_jit
 from latensor.decompose._joint import joint_diagonalization
-from latensor.decompose._linalg import check_rank, check_three, pseudoinverse_of_rank, replace_unless_finite
+from latensor.decompose._linalg import (
+    check_number_of,
+    check_rank,
+    check_three,
+    pseudoinverse_of_rank,
+    replace_unless_finite,
+)
 from latensor.decompose._power import power_method
 from latensor.decompose._status import Status, status_if, worst
 from latensor.decompose._whiten import whiten
@@ -98,7 +104,7 @@ def decompose_views(
     check_option("method", method, VIEW_METHODS)
     key, triple = check_key(key), check_axes("triple", triple, "d1 d2 d3")
     pairs = check_pairs("pairs", pairs, triple.shape)
-    check_integer("num_restarts", num_restarts, 1)
+    check_number_of("num_restarts", num_restarts)
     check_rank(rank, min(triple.shape))
     (uv, uw, vw, triple), finite = replace_unless_finite((*pairs, triple))
     inverse, has_rank = pseudoinverse_of_rank(uv, rank)

@@ -2,7 +2,6 @@
 
 from typing import Any, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -13,7 +12,6 @@ from latensor.moments import Documents, Table
 from latensor.moments.internal import check_values
 
 Params = TypeVar("Params")
-Moments = TypeVar("Moments")
 Counts = TypeVar("Counts", Table, Documents)
 
 
@@ -103,16 +101,6 @@ def check_moments(moments: Any, kind: type, fields: tuple[str, str, str]) -> tup
         )
     dtype = jnp.result_type(first, second, third)
     return first.astype(dtype), second.astype(dtype), third.astype(dtype)
-
-
-def finite_moments(moments: Moments) -> Moments:
-    """Return population moments if they are within the floating range, or traced."""
-    leaves = jax.tree.leaves(moments)
-    if is_concrete(leaves) and not all(np.all(np.isfinite(leaf)) for leaf in leaves):
-        raise ValueError(
-            f"params: expected numbers whose third moments are within {leaves[0].dtype}; they are not: rescale"
-        )
-    return moments
 
 
 def check_table_for(table: Table, num_dimensions: int, field: str, *, counts: bool = False) -> Table:

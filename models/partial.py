@@ -139,7 +139,7 @@ def check_options(
 def check_cumulants(moments: Any) -> Cumulants:
     """Return `moments` if they are cumulants, finite and of shapes that agree."""
     mean, second, third = check_moments(moments, Cumulants, ("mean", "second", "third"))
-    return Cumulants(mean, second, third, jnp.asarray(moments.num_unobserved, jnp.int32))
+    return Cumulants(mean, second, third, as_numbers("moments.num_unobserved", moments.num_unobserved, "a number"))
 
 
 def check_observed(table: Table) -> np.ndarray | None:

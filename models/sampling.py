@@ -15,8 +15,9 @@ _MOST_NUMBERS = 1 << 34
 
 def check_num_samples(num_samples: Any, numbers_per_sample: int) -> int:
     """Return how many samples to draw: at least one, and no more than fit into memory."""
-    most = min(_MOST_NUMBERS // max(numbers_per_sample, 1), 2**31 - 1)
-    return check_integer("num_samples", num_samples, 1, max(most, 1), " (more do not fit into memory: draw in parts)")
+    number = check_integer("num_samples", num_samples, 1)
+    most = max(_MOST_NUMBERS // max(numbers_per_sample, 1), 1)
+    return check_integer("num_samples", number, 1, most, " (more do not fit into memory: draw in parts)")
 
 
 def inverse_cdf(

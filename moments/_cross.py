@@ -28,6 +28,7 @@ from latensor.base import as_int32, as_numbers, check_axes, check_integer, divid
 from latensor.moments._data_type import check_row_weights
 from latensor.moments._moments import check_directions
 from latensor.moments._rows import sum_over_rows
+from latensor.moments._values import finite_moments
 
 # Entries of a larger table cannot be numbered by 32-bit integers.
 _MAX_TABLE = 2**31 - 2
@@ -180,7 +181,8 @@ def cross_moments(
 
     """
     views, sizes = _check_views((x1, x2, x3), num_categories)
-    return _moments(views, check_row_weights(row_weights, views[0].shape[0]), sizes)
+    weights = check_row_weights(row_weights, views[0].shape[0])
+    return finite_moments("x1, x2, x3", _moments(views, weights, sizes))
 
 
 @partial(jax.jit, static_argnames="sizes")
@@ -230,4 +232,5 @@ def contract_cross_moments(
     given = [check_axes("directions", part, "d r") for part in directions]
     views, sizes = _check_views((x1, x2, x3), tuple(part.shape[0] for part in given))
     matrices = tuple(check_directions(part, size) for part, size in zip(given, sizes, strict=True))
-    return _contract(views, check_row_weights(row_weights, views[0].shape[0]), matrices)
+    weights = check_row_weights(row_weights, views[0].shape[0])
+    return finite_moments("x1, x2, x3", _contract(views, weights, matrices))

@@ -35,7 +35,7 @@ from latensor.moments._moments import check_directions, packed_cubes, symmetric_
 from latensor.moments._noise import NoiseDirections, contract_noise, trace_noise
 from latensor.moments._observed import Centred, centre, observed, residuals, spread
 from latensor.moments._rows import map_over_rows, sum_over_rows
-from latensor.moments._values import as_finite_table
+from latensor.moments._values import as_finite_table, finite_moments
 from latensor.moments.data import Table
 
 THIRD_METHODS = ("implicit", "available")
@@ -276,7 +276,9 @@ def contract_third_cumulant(
 
     """
     table = as_finite_table(data)
-    return _contract_third(table, check_directions(directions, table.num_dimensions), method, block)
+    return finite_moments(
+        "data", _contract_third(table, check_directions(directions, table.num_dimensions), method, block)
+    )
 
 
 @jax.jit
@@ -291,4 +293,4 @@ def cumulants(data: Table | ArrayLike) -> Cumulants:
 
     Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. Entries that no row fully observes are zero.
     """
-    return _cumulants(as_finite_table(data))
+    return finite_moments("data", _cumulants(as_finite_table(data)))

@@ -69,8 +69,8 @@ def register_data_type(kind: type[Data]) -> type[Data]:
 def check_row_weights(row_weights: Any, num_rows: int, row: str = "row") -> Float[Array, " n"] | None:
     """Return weights `(num_rows,)`, scaled so that the largest is one; concrete ones must be finite, ≥ 0, not all 0.
 
-    Only ratios of weights matter; the scale keeps their sum within the floating range. Of traced weights, negative ones
-    become NaN, which shows in the status.
+    Only ratios of weights matter; the scale keeps their sum within the floating range. Traced weights all become NaN
+    where one of them is not valid: the status shows it.
     """
     if row_weights is None:
         return None
@@ -78,7 +78,10 @@ def check_row_weights(row_weights: Any, num_rows: int, row: str = "row") -> Floa
     if weights.shape != (num_rows,):
         raise ValueError(f"row_weights: expected one weight per {row}, shape ({num_rows},); got shape {weights.shape}")
     if not is_concrete(weights):
-        return jnp.where(weights < 0, jnp.nan, divide_by_largest(weights))
+        scaled = divide_by_largest(weights)
+        # Not `weights > 0`: compiled code takes the smallest numbers for zero.
+        valid = jnp.all((weights >= 0) & jnp.isfinite(weights)) & (jnp.max(scaled) > 0)
+        return jnp.where(valid, scaled, jnp.nan)
     values = np.asarray(weights)
     if not np.all(np.isfinite(values)):
         raise ValueError(f"row_weights: expected finite numbers; got {values[~np.isfinite(values)][0]}")

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from latensor.base import as_float, as_int32, check_number, divide, einsum, float_type
 from latensor.moments._cross import CrossMoments, cross_sums
 from latensor.moments._rows import average_weights, sum_over_rows
-from latensor.moments._values import check_values
+from latensor.moments._values import check_values, finite_moments
 from latensor.moments._variables import SHARE, Variables
 from latensor.moments.data import Table
 
@@ -161,4 +161,4 @@ def dirichlet_cross_moments(
         raise ValueError(f"modes: expected columns from 0 to {last}; got {named}")
     check_values(data.x, data.mask)
     total = jnp.asarray(check_number("concentration", concentration, 0.0))
-    return _moments(data, tuple(tuple(int(j) for j in mode) for mode in modes), total)
+    return finite_moments("data", _moments(data, tuple(tuple(int(j) for j in mode) for mode in modes), total))

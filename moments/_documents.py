@@ -31,7 +31,7 @@ from latensor.base import as_float, as_int32, matmul
 from latensor.moments._moments import Moments, check_directions, symmetric_outer, symmetrize_last, third_power_sum
 from latensor.moments._observed import spread
 from latensor.moments._rows import average_weights, map_over_rows, sum_over_rows
-from latensor.moments._values import check_values
+from latensor.moments._values import check_values, finite_moments
 from latensor.moments.data import Documents, as_documents
 
 # A document needs three words to have a triple.
@@ -153,7 +153,8 @@ def document_second_moment_operator(documents: Documents) -> Callable[[Float[Arr
 
 
 @jax.jit
-def _contract(documents: Documents, directions: Float[Array, "d r"]) -> Float[Array, "r r r"]:
+def contract_documents(documents: Documents, directions: Float[Array, "d r"]) -> Float[Array, "r r r"]:
+    """Return the contracted triple moment, unchecked; see `contract_document_moments`."""
     _, _, three = _weights_by_order(documents, directions.dtype)
     projected = project_words(documents, directions)
     sums = spread_words(documents, three[:, None] * jnp.pad(projected, ((0, 0), (0, 1)), constant_values=1))
@@ -180,7 +181,8 @@ def contract_document_moments(data: Documents | ArrayLike, directions: Float[Arr
     Two passes over the data, `O(n d r)` (ids: `O(n L r)`), never `(d, d, d)`.
     """
     documents = _as_finite_documents(data)
-    return _contract(documents, check_directions(directions, documents.vocabulary_size))
+    directions = check_directions(directions, documents.vocabulary_size)
+    return finite_moments("data", contract_documents(documents, directions))
 
 
 @jax.jit
@@ -208,4 +210,4 @@ def document_moments(data: Documents | ArrayLike) -> Moments:
 
     Cost `O(n d³)`, memory `O(d³)`: for small `d` and for tests. `contract_document_moments` is for everything else.
     """
-    return _moments(_as_finite_documents(data))
+    return finite_moments("data", _moments(_as_finite_documents(data)))

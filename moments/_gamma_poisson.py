@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from latensor.moments._cumulants import ContractedCumulants, Cumulants, contract_cumulants, cumulants
 from latensor.moments._moments import Moments, check_directions, symmetric_outer, symmetrize_last
 from latensor.moments._observed import centre
-from latensor.moments._values import as_finite_table
+from latensor.moments._values import as_finite_table, finite_moments
 from latensor.moments.data import Table
 
 
@@ -58,7 +58,7 @@ def contract_gamma_poisson_moments(
 ) -> Float[Array, "r r r"]:
     """Return `T(W, W, W)` of a Gamma-Poisson model; `method` and `block` as in `contract_third_cumulant`."""
     table = as_finite_table(data)
-    return _contract(table, check_directions(directions, table.num_dimensions), method, block)
+    return finite_moments("data", _contract(table, check_directions(directions, table.num_dimensions), method, block))
 
 
 @jax.jit
@@ -69,7 +69,7 @@ def _moments(table: Table) -> Moments:
 
 def gamma_poisson_moments(data: Table | ArrayLike) -> Moments:
     """Return `μ`, `S` and `T` of a Gamma-Poisson model from counts, dense, available-case where masked: `O(n d³)`."""
-    return _moments(as_finite_table(data))
+    return finite_moments("data", _moments(as_finite_table(data)))
 
 
 @jax.jit

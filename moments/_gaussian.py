@@ -10,7 +10,7 @@ independence is enough, and translated data give translated means.
 """
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from latensor.base import check_number, matmul
 from latensor.moments._cumulants import ContractedCumulants, contract_cumulants, cumulants
 from latensor.moments._moments import Moments, check_directions, symmetrize_last
 from latensor.moments._observed import centre
-from latensor.moments._values import as_finite_table
+from latensor.moments._values import as_finite_table, finite_moments
 from latensor.moments.data import Table
 
 
@@ -61,6 +61,10 @@ def correct_lifted(
     return seen.third + symmetrize_last(pairs) + cube
 
 
+def _as_variance(variance: Any) -> Array:
+    return jnp.asarray(check_number("variance", variance, 0.0), float)
+
+
 @partial(jax.jit, static_argnames=("method", "block"))
 def _contract(table: Table, directions: Array, variance: Array, method: str, block: int | None) -> Array:
     seen = contract_cumulants(centre(table), directions, method, block)
@@ -78,7 +82,7 @@ def contract_gaussian_moments(
     """Return `T(W, W, W)` of a spherical Gaussian mixture; `method` and `block` as in `contract_third_cumulant`."""
     table = as_finite_table(data)
     directions = check_directions(directions, table.num_dimensions)
-    return _contract(table, directions, jnp.asarray(check_number("variance", variance, 0.0)), method, block)
+    return finite_moments("data", _contract(table, directions, _as_variance(variance), method, block))
 
 
 @jax.jit
@@ -99,4 +103,4 @@ def gaussian_moments(data: Table | ArrayLike, variance: float | Float[Array, ""]
 
     `variance` is `σ²`, common to all components and dimensions (`latensor.decompose.noise_variance` estimates it).
     """
-    return _moments(as_finite_table(data), jnp.asarray(check_number("variance", variance, 0.0)))
+    return finite_moments("data", _moments(as_finite_table(data), _as_variance(variance)))

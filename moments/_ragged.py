@@ -21,12 +21,12 @@ def _pad(name: str, parts: Any, lengths: np.ndarray, beyond: int = 0) -> np.ndar
     for place, part in enumerate(parts):
         try:
             array = np.asarray(part)
+            kind = f"values of type {array.dtype}"
         except ValueError:
-            array = np.empty(0, object)
+            array, kind = np.empty(1, object), "a ragged list"
         # An empty list has no type of its own.
         arrays.append(array if array.size or array.ndim > 1 else np.zeros(0, bool))
         if arrays[-1].dtype.kind not in "biuf":
-            kind = "a ragged list" if array.dtype == object else f"values of type {array.dtype}"
             raise ValueError(f"{name}: expected sequences of symbols or of real vectors; got {kind} in {name}[{place}]")
     shapes = {array.shape[1:] for array in arrays if array.size}
     if len(shapes) > 1:

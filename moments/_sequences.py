@@ -28,6 +28,7 @@ from latensor.moments._cross import (
 )
 from latensor.moments._moments import check_directions
 from latensor.moments._rows import sum_over_rows
+from latensor.moments._values import finite_moments
 from latensor.moments.data import Sequences, as_sequences
 
 WINDOW = 3
@@ -163,7 +164,8 @@ def contract_sequence_moments(data: Sequences | ArrayLike, directions: Float[Arr
     concrete = is_concrete(sequences.x, sequences.lengths, sequences.mask)
     if not sequences.is_symbolic and concrete and not np.all(np.isfinite(_observed_vectors(sequences))):
         raise ValueError("x: expected finite numbers where observed; got NaN or infinity")
-    return contract_windows(find_windows(sequences), check_directions(directions, sequences.num_features))
+    directions = check_directions(directions, sequences.num_features)
+    return finite_moments("data", contract_windows(find_windows(sequences), directions))
 
 
 def _observed_vectors(sequences: Sequences) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Checks of the values of data, where they can be looked at; shapes are checked by the data types themselves."""
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from jaxtyping import Array
 
 from latensor.base import as_float, first_entry, is_concrete, missing_hint
 from latensor.moments.data import Table, as_table
+
+Moments = TypeVar("Moments")
 
 
 @partial(jax.jit, static_argnames="counts")
@@ -66,6 +68,16 @@ def check_values(
     if np.any(fraction > 0):
         raise ValueError(f"x: expected whole counts; got {first(fraction > 0, lambda v: v != np.round(v))}")
     return sums
+
+
+def finite_moments(name: str, moments: Moments) -> Moments:
+    """Return moments if they are within the floating range, or traced."""
+    leaves = [leaf for leaf in jax.tree.leaves(moments) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    if is_concrete(leaves) and not all(np.all(np.isfinite(leaf)) for leaf in leaves):
+        raise ValueError(
+            f"{name}: expected numbers whose third moments are within {leaves[0].dtype}; they are not: rescale"
+        )
+    return moments
 
 
 def as_finite_table(data: Table | ArrayLike) -> Table:

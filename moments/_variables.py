@@ -69,11 +69,13 @@ class Variables(NamedTuple):
 def check_variables(variables: Any) -> Variables:
     """Return a valid description of variables, of tuples, so that it is hashable."""
     expected = "variables: expected a latensor.moments.Variables(kinds, sizes), one of each per variable"
-    if not isinstance(variables, Variables) or len(variables.kinds) != len(variables.sizes):
+    fields = variables if isinstance(variables, Variables) else (None, None)
+    if not all(isinstance(field, tuple | list) for field in fields) or len(variables.kinds) != len(variables.sizes):
         raise ValueError(f"{expected}; got {variables!r}")
     for j, (kind, size) in enumerate(zip(variables.kinds, variables.sizes, strict=True)):
         if kind not in (CATEGORICAL, REAL, SHARE):
             raise ValueError(f"variables.kinds: expected 'categorical', 'real' or 'share'; variable {j} is {kind!r}")
+        check_integer("variables.sizes", size, 0)
         rows = {REAL: 1, SHARE: 2}.get(kind, max(size, 1))
         if size != rows:
             raise ValueError(f"variables.sizes: expected {rows} for a {kind} variable; variable {j} has {size}")
@@ -82,8 +84,8 @@ def check_variables(variables: Any) -> Variables:
 
 def categorical_variables(num_variables: int, size: int) -> Variables:
     """Describe categorical variables that all have `size` categories."""
-    number = check_integer("num_variables", num_variables, 1)
-    return Variables((CATEGORICAL,) * number, (check_integer("size", size, 1),) * number)
+    number = check_integer("num_variables", num_variables, 1, 1 << 24)
+    return Variables((CATEGORICAL,) * number, (check_integer("size", size, 1, 1 << 24),) * number)
 
 
 def category_rows(x: Num[Array, "n p"], variables: Variables) -> Int[Array, "n c"]:

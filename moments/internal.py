@@ -13,6 +13,7 @@ from latensor.moments._data_type import Rows
 from latensor.moments._dirichlet import correct_dirichlet, described, entry_features, raw_cross_moments, row_features
 from latensor.moments._documents import (
     MIN_WORDS,
+    contract_documents,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -40,7 +41,7 @@ from latensor.moments._sequences import (
     window_table,
     window_views,
 )
-from latensor.moments._values import check_values
+from latensor.moments._values import check_values, finite_moments
 from latensor.moments._variables import CATEGORICAL, REAL, SHARE, category_rows
 from latensor.moments.data import as_documents, as_sequences, as_table
 
@@ -65,6 +66,7 @@ __all__ = [
     "centre",
     "check_values",
     "contract_cumulants",
+    "contract_documents",
     "contract_third",
     "contract_windows",
     "correct_dirichlet",
@@ -79,6 +81,7 @@ __all__ = [
     "document_second_moment_operator",
     "entry_features",
     "find_windows",
+    "finite_moments",
     "flatten_sequences",
     "gamma_poisson_cumulants",
     "observation_weights",

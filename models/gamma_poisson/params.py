@@ -9,11 +9,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from latensor.base import check_key, einsum, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples
 from latensor.moments import Cumulants, Moments
-from latensor.moments.internal import gamma_poisson_cumulants
+from latensor.moments.internal import finite_moments, gamma_poisson_cumulants
 
 
 class GammaPoisson(NamedTuple):
@@ -75,7 +75,7 @@ def _as_threefry(key: Array) -> Array:
 
 def population_moments(params: GammaPoisson) -> Cumulants:
     """Return the exact mean, covariance and third central moment, which those of a sample estimate."""
-    return finite_moments(_population_moments(check_params(params)))
+    return finite_moments("params", _population_moments(check_params(params)))
 
 
 @small_jit

@@ -9,11 +9,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from latensor.base import check_key, einsum, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
 from latensor.models.gaussian_mixture.covariance import as_diagonal, as_full, check_variance, family_of
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, draw_components
 from latensor.moments import Cumulants, map_over_rows
+from latensor.moments.internal import finite_moments
 
 
 class GaussianMixture(NamedTuple):
@@ -77,7 +78,7 @@ def _sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
 
 def population_moments(params: GaussianMixture) -> Cumulants:
     """Return the exact mean, covariance and third central moment, which those of a sample estimate."""
-    return finite_moments(_population_moments(check_params(params)))
+    return finite_moments("params", _population_moments(check_params(params)))
 
 
 @small_jit

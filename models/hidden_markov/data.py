@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from latensor.base import as_float, is_concrete, missing_hint, read_numbers
+from latensor.base import as_float, as_numbers, is_concrete, missing_hint, read_numbers
 from latensor.models.hidden_markov.params import HiddenMarkov, check_params, is_real
 from latensor.moments import CrossMoments, Sequences
 from latensor.moments.internal import WINDOW, Rows, as_sequences, pad_sequences
@@ -82,7 +82,9 @@ def check_moments(moments: Any) -> CrossMoments:
     """Return the tables of three neighbours; concrete ones must be finite."""
     if not isinstance(moments, CrossMoments):
         raise ValueError(f"moments: expected CrossMoments, the tables of three symbols; got {type(moments).__name__}")
-    parts = [*moments.first, *moments.second, moments.third]
+    if not isinstance(moments.first, tuple | list) or not isinstance(moments.second, tuple | list):
+        raise ValueError("moments: expected three means and three pair moments; got something else")
+    parts = [as_numbers("moments", part, "numbers") for part in (*moments.first, *moments.second, moments.third)]
     d = jnp.shape(moments.third)[0] if jnp.ndim(moments.third) else 0
     shapes = [jnp.shape(part) for part in parts]
     if d == 0 or shapes != [(d,)] * 3 + [(d, d)] * 3 + [(d, d, d)]:

@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import as_numbers, check_integer, check_key, einsum, is_concrete, matmul, small_jit
-from latensor.models.checks import check_order, check_probabilities, check_reals, check_type, finite_moments
+from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, inverse_cdf
 from latensor.moments import CrossMoments
+from latensor.moments.internal import finite_moments
 
 
 class HiddenMarkov(NamedTuple):
@@ -90,7 +91,7 @@ def sample(key: Array, params: HiddenMarkov, num_samples: int, *, length: int = 
 
     """
     key, params = check_key(key), check_params(params)
-    length = check_integer("length", length, 1, 2**31 - 1)
+    length = check_integer("length", length, 1)
     numbers = length * (params.emission.shape[0] if is_real(params) else 1)
     return _sample(key, params, check_num_samples(num_samples, numbers), length)
 
@@ -117,7 +118,7 @@ def _sample(key: Array, params: HiddenMarkov, num_samples: int, length: int) -> 
 
 def population_moments(params: HiddenMarkov) -> CrossMoments:
     """Return the exact moments of the first three observations of a sequence, which those of a sample estimate."""
-    return finite_moments(_population_moments(check_params(params)))
+    return finite_moments("params", _population_moments(check_params(params)))
 
 
 @small_jit

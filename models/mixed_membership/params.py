@@ -10,11 +10,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from latensor.base import check_key, einsum, is_concrete, matmul, small_jit
-from latensor.models.checks import check_order, check_reals, check_type, finite_moments
+from latensor.models.checks import check_order, check_reals, check_type
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, inverse_cdf
 from latensor.moments import Moments, Variables
-from latensor.moments.internal import CATEGORICAL, REAL
+from latensor.moments.internal import CATEGORICAL, REAL, finite_moments
 
 
 class MixedMembership(NamedTuple):
@@ -31,7 +31,8 @@ class MixedMembership(NamedTuple):
 
 def check_variables(variables: Any) -> Variables:
     """Return a description of categorical and real variables."""
-    if not isinstance(variables, Variables) or len(variables.kinds) != len(variables.sizes):
+    fields = variables if isinstance(variables, Variables) else (None, None)
+    if not all(isinstance(field, tuple | list) for field in fields) or len(variables.kinds) != len(variables.sizes):
         raise ValueError(
             "variables: expected a latensor.moments.Variables(kinds, sizes), one of each per variable; "
             f"got {variables!r}"
@@ -160,7 +161,9 @@ def population_moments(params: MixedMembership, *, variables: Variables) -> Mome
     `Θa`, `Θ diag(η) Θᵀ` and `Σ_h λ_h θ_h⊗θ_h⊗θ_h`, with `a`, `η` and `λ` from the concentration: what
     `latensor.moments.dirichlet_cross_moments` estimates for distinct variables.
     """
-    return finite_moments(_population_moments(check_params(params, check_variables(variables), with_variances=False)))
+    return finite_moments(
+        "params", _population_moments(check_params(params, check_variables(variables), with_variances=False))
+    )
 
 
 @small_jit

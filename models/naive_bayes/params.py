@@ -69,7 +69,7 @@ def sample(
         raise ValueError(f"length: expected an integer or a pair of them; got {length!r}")
     low, high = length if isinstance(length, tuple) else (length, length)
     low = check_integer("length", low, 1)
-    high = check_integer("length", high, low, 2**31 - 1)
+    high = check_integer("length", high, low)
     num_samples = check_num_samples(num_samples, max(high, params.word_probs.shape[0]))
     return _sample(key, params, num_samples, (low, high), check_bool("word_ids", word_ids))
 

@@ -16,10 +16,11 @@ from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, eigenpairs
 from latensor.models.naive_bayes.likelihood import check_documents
 from latensor.models.naive_bayes.params import NaiveBayes
 from latensor.models.results import Fit, Spectrum
-from latensor.moments import Documents, Moments, contract_document_moments
+from latensor.moments import Documents, Moments
 from latensor.moments.internal import (
     MIN_WORDS,
     as_documents,
+    contract_documents,
     contract_third,
     document_second_moment,
     document_second_moment_operator,
@@ -92,7 +93,7 @@ def fit(
         whitening = whiten(document_second_moment(documents), options.num_components)
     else:
         whitening = _whiten_implicit(key, documents, options.num_components)
-    tensor = contract_document_moments(documents, whitening.whitener)
+    tensor = contract_documents(documents, whitening.whitener)
     return _read_off(key, whitening, tensor, options)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from latensor.base import (
     as_numbers,
+    check_axes,
     check_bool,
     check_integer,
     check_key,
@@ -44,8 +45,17 @@ BAD = [
     ("tol: expected a number from 0 to 1; got array", lambda: check_number("tol", np.ones(2), 0, 1)),
     ("x: expected a matrix, two axes; got 1, shape (3,)", lambda: check_matrix("x", np.ones(3), "a matrix")),
     ("x: expected a matrix, at least one row and one column", lambda: check_matrix("x", np.ones((3, 0)), "a matrix")),
-    ("mask: expected an array of bool, True where observed; got list", lambda: check_mask([True], (1,))),
-    ("mask: expected bool, True where observed; got values of type int", lambda: check_mask(np.ones(1, int), (1,))),
+    ("mask: expected True where observed and False elsewhere, or 1 and 0; got 2", lambda: check_mask([2], (1,))),
+    ("or 1 and 0; got values of type float", lambda: check_mask(np.ones(1), (1,))),
+    (
+        "n: expected an integer of at least 1, known before tracing",
+        lambda: jax.jit(lambda n: check_integer("n", n, 1))(2),
+    ),
+    (
+        "m: expected numbers (d, d), none of the axes empty; got shape (2, 3)",
+        lambda: check_axes("m", np.ones((2, 3)), "d d"),
+    ),
+    ("m: expected numbers (d,), none of the axes empty; got shape (0,)", lambda: check_axes("m", np.ones(0), "d")),
     ("mask: expected the shape of y, (2,); got (1,)", lambda: check_mask(np.ones(1, bool), (2,), "y")),
 ]
 

@@ -261,7 +261,7 @@ def test_wrong_arguments_are_named(no_type_checks):
         nonnegative_cp(key, tensor, 0)
     with pytest.raises(ValueError, match=r"num_restarts: expected an integer of at least 1; got 0"):
         cp_als(key, tensor, 2, num_restarts=0)
-    with pytest.raises(ValueError, match=r"tensor: expected three axes, none of them empty; got shape \(9, 8\)"):
+    with pytest.raises(ValueError, match=r"tensor: expected numbers \(d1, d2, d3\), .*; got shape \(9, 8\)"):
         nonnegative_cp(key, tensor[:, :, 0], 2)
     with pytest.raises(ValueError, match=r"start: expected three factors with 2 columns; got shapes \[\(9, 3\), "):
         nonnegative_cp(key, tensor, 2, start=start)

@@ -178,9 +178,9 @@ def test_lowers_for_accelerators():
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ((3, 4, 5), {}, r"matrices: expected shape \(m, k, k\).*got \(3, 4, 5\)"),
-        ((4, 4), {}, r"matrices: expected shape \(m, k, k\).*got \(4, 4\)"),
-        ((0, 4, 4), {}, r"matrices: expected shape \(m, k, k\).*got \(0, 4, 4\)"),
+        ((3, 4, 5), {}, r"matrices: expected numbers \(m, k, k\).*got shape \(3, 4, 5\)"),
+        ((4, 4), {}, r"matrices: expected numbers \(m, k, k\).*got shape \(4, 4\)"),
+        ((0, 4, 4), {}, r"matrices: expected numbers \(m, k, k\).*got shape \(0, 4, 4\)"),
         ((3, 4, 4), {"method": "jade"}, "method: expected one of 'ojd0', 'ojd1', 'nojd0', 'nojd1'; got 'jade'"),
         ((3, 4, 4), {"num_projections": 0}, "num_projections: expected an integer of at least 1; got 0"),
         ((3, 4, 4), {"num_projections": 2}, "key: expected a random key"),

@@ -113,7 +113,7 @@ def test_tables_of_nothing_and_nan_spoil_nothing(accelerate, float64):
     broken = counts.copy()
     broken[0], broken[1], broken[2, 0, 0], broken[3, 1, 1] = 0, -1, np.nan, np.inf
     result = solve_all(broken, conditionals, accelerate=accelerate, max_iters=101)
-    assert result.status[:2].tolist() == [Status.CONVERGED] * 2
+    assert result.status[:2].tolist() == [Status.UNOBSERVED] * 2
     assert result.status[2:4].tolist() == [Status.NON_FINITE] * 2
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result))
     np.testing.assert_allclose(result.table.sum(axis=(1, 2)), 1, atol=1e-12)
@@ -215,13 +215,16 @@ def test_shapes_that_do_not_fit_are_named(no_type_checks):
             function(jnp.asarray(np.ones((4, 3))), (matrix, matrix))
         with pytest.raises(ValueError, match=r"counts: expected shape \(4,\), .*; got \(4, 4\)"):
             function(jnp.asarray(np.ones((4, 4))), (matrix,))
-        with pytest.raises(ValueError, match=r"conditionals: expected a tuple of matrices"):
+        with pytest.raises(ValueError, match=r"conditionals: expected numbers \(categories, states\)"):
             function(jnp.asarray(np.ones(4)), (matrix[:, 0],))
         with pytest.raises(ValueError, match=r"conditionals: expected a tuple of matrices"):
             function(jnp.asarray(np.ones(())), ())
-    for likelihoods in ((matrix, matrix[:3]), ()):
-        with pytest.raises(ValueError, match=r"likelihoods: expected one matrix \(n, states\) per mode"):
-            composite_likelihood_em_samples(likelihoods)
+    with pytest.raises(ValueError, match=r"likelihoods: expected one matrix \(n, states\) per mode"):
+        composite_likelihood_em_samples((matrix, matrix[:3]))
+    with pytest.raises(ValueError, match=r"likelihoods: expected a tuple of matrices \(n, states\), one per mode"):
+        composite_likelihood_em_samples(())
+    with pytest.raises(ValueError, match=r"row_weights: expected one per row, shape \(4,\); got shape \(3,\)"):
+        composite_likelihood_em_samples((matrix, matrix), jnp.ones(3))
 
 
 def test_lowers_for_accelerators():

@@ -81,7 +81,7 @@ def test_bad_row_weights(model, verb, good):
 def test_bad_mask(model, verb, good):
     mask = np.asarray(good["x"].mask)
     good["x"] = np.asarray(good["x"].x)
-    for bad in (mask[:-1], mask[:, :-1], mask.astype(float), mask.tolist(), True):
+    for bad in (mask[:-1], mask[:, :-1], mask.astype(float), 2 * mask.astype(int), True, "mask"):
         assert_refused(model, verb, "mask", good, bad)
 
 

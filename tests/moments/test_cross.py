@@ -231,7 +231,7 @@ def test_weights_and_directions_that_do_not_fit_are_named(no_type_checks):
         contract_cross_moments(reals, reals, reals, (jnp.ones((3, 2)),) * 3, jnp.zeros(4))
     with pytest.raises(ValueError, match=r"directions: expected 3 rows, one per dimension; got shape \(4, 2\)"):
         contract_cross_moments(reals, reals, reals, (jnp.ones((4, 2)),) * 3)
-    with pytest.raises(ValueError, match=r"directions: expected one matrix per view; got 2"):
+    with pytest.raises(ValueError, match=r"directions: expected three matrices, one per view"):
         contract_cross_moments(reals, reals, reals, (jnp.ones((3, 2)),) * 2)
     with pytest.raises(ValueError, match=r"num_categories: expected an integer of at least 1; got 0"):
         cross_moments(codes, codes, codes, 0)
