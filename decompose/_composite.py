@@ -61,9 +61,9 @@ def make_objective(
     finite = jnp.all(jnp.isfinite(weights))
     # Impossible observations tell nothing about the states, and would make the gap look smaller than it is.
     possible = predict(uniform(shape, weights.dtype)) > 0
-    weights = jnp.where(possible, jnp.maximum(jnp.where(finite, weights, 1), 0), 0)
     # By the largest first: the sum of large numbers leaves the floating range.
-    weights = divide_by_largest(weights)
+    weights = divide_by_largest(jnp.where(finite, weights, 1))
+    weights = jnp.where(possible, jnp.maximum(weights, 0), 0)
     return Objective(predict, adjoint, weights / positive_or_one(jnp.sum(weights)), finite)
 
 
