@@ -64,6 +64,23 @@ NAIVE_BAYES = Model(
     symmetries=(reordered_columns("word_probs"),),
 )
 
+# Word ids, below zero beyond the end of a document.
+NAIVE_BAYES_IDS = Model(
+    "naive_bayes",
+    NAIVE_BAYES.params,
+    lambda rng, x: Documents(x, 7, row_weights(rng, len(x), jnp.result_type(float))),
+    weights=lambda params: params.weights,
+    options={"length": (4, 8), "word_ids": True},
+    symmetries=(
+        Symmetry(
+            "relabelled words",
+            lambda data: change(data, x=lambda x: np.where(x < 0, -1, np.argsort(COLUMNS)[x])),
+            lambda params: params._replace(word_probs=params.word_probs[COLUMNS]),
+        ),
+    ),
+    variant="ids",
+)
+
 # gaussian_mixture.
 SCALE, SHIFT = 1e3, 50.0
 
@@ -258,4 +275,4 @@ MIXED_MEMBERSHIP_REALS = Model(
 
 MODELS = (NAIVE_BAYES, GAUSSIAN_MIXTURE, GAMMA_POISSON, MIXED_MEMBERSHIP, HIDDEN_MARKOV)
 # Other kinds of data, for which only the invariances are tested.
-VARIANTS = (HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
+VARIANTS = (NAIVE_BAYES_IDS, HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)

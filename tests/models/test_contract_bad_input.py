@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from latensor.moments import Table
 from tests.models.contract import call, data_of, eager, every_model, parameters_of, params_of, some_verbs, verbs_of
@@ -54,14 +55,18 @@ def test_bad_num_components(model, verb, good):
 
 @some_verbs("moments")
 def test_bad_moments(model, verb, good):
-    for bad in (None, np.zeros(3), tuple(good["moments"])):
+    moments = good["moments"]
+    name = moments._fields[2]
+    third = getattr(moments, name)
+    changed = (moments._replace(**{name: part}) for part in (None, third * jnp.nan, third[:-1], third[0], "third"))
+    for bad in (None, np.zeros(3), tuple(moments), *changed):
         assert_refused(model, verb, "moments", good, bad)
 
 
 @some_verbs("x")
 def test_bad_data(model, verb, good):
     x = np.asarray(good["x"].x)
-    for bad in (None, "data", x[(None,) * 3], x[:0], x * 1j):
+    for bad in (None, "data", x[(None,) * 3], x[:0], x * 1j, csr_matrix(np.eye(3)), [[1, 2], ["a"]]):
         assert_refused(model, verb, "x", good, bad)
     other = Table(np.ones((4, 3))) if not isinstance(good["x"], Table) else data_of(MODELS[0])
     assert_refused(model, verb, "x", good, other)
@@ -88,7 +93,7 @@ def test_bad_mask(model, verb, good):
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("num_samples", (0, -1, 2.5, True, None)),
+        ("num_samples", (0, -1, 2.5, True, None, 10**15)),
         ("order", ([0, 0, 1], [0, 1], [0.0, 1.0, 2.0], 0)),
         ("method", ("newton", None)),
         ("num_restarts", (0, 2.5, True)),

@@ -162,3 +162,16 @@ def test_posterior_stops_at_its_tolerance_and_limit():
     assert np.max(np.abs(one - start)) > 1e-3
     assert np.max(np.abs(best - one)) > 1e-3
     assert jnp.all(jnp.isfinite(best))
+
+
+def test_population_moments_beyond_the_floating_range_are_refused():
+    half = np.full(2, 0.5, np.float32)
+    mixture = gaussian_mixture.GaussianMixture(half, np.full((3, 2), 1e20, np.float32) * [1, -1], np.float32(1))
+    with pytest.raises(ValueError, match=r"params: expected numbers whose third moments are within float32"):
+        gaussian_mixture.population_moments(mixture)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_other_kinds(impl):
+    for key in (jax.random.key(1, impl=impl), jax.random.PRNGKey(1, impl=impl)):
+        assert gamma_poisson.sample(key, TOPICS, 3).x.shape == (3, 5)
