@@ -174,7 +174,7 @@ def _replacements(value: Any) -> list[Any]:
                 array * 1e-30,
                 array * np.nan,
                 array + np.inf,
-                np.where(array > 0, -array - 1.0, 0),
+                np.where(array > 0, -1.0 * array - 1.0, 0),
             ]
         # Few shapes and types that are taken, since each of them compiles.
         others += [array.astype(kind) for kind in (">f8", np.longdouble, object, complex, int)]
