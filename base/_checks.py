@@ -71,7 +71,7 @@ def _to_concrete(name: str, plain: Plain, meaning: str) -> Array:
 
 
 def _describe_missing(plain: Plain) -> str:
-    places = np.argwhere(plain.missing)
+    places = np.argwhere(np.asarray(plain.missing))
     return f"no value at {plain.where(tuple(int(i) for i in places[0]))} ({len(places)} missing in all)"
 
 
@@ -97,7 +97,7 @@ def check_key(key: Any) -> Array:
     if key.dtype != jnp.uint32 or key.shape not in ((2,), (4,)):
         raise ValueError(f"{expected}; got an array of type {key.dtype} and shape {key.shape}")
     # Keys of the old style do not say what they are, and JAX takes all of them for the default kind.
-    default_size = 2 if jax.config.jax_default_prng_impl == "threefry2x32" else 4
+    default_size = 2 if getattr(jax.config, "jax_default_prng_impl", "threefry2x32") == "threefry2x32" else 4
     if key.shape == (default_size,):
         return jnp.asarray(key)
     return jax.random.wrap_key_data(jnp.asarray(key), impl="rbg" if key.shape == (4,) else "threefry2x32")

@@ -115,7 +115,7 @@ def _take(name: str, value: Any) -> Any:
 
 
 def _largest_integer() -> int:
-    return 2**63 if jax.config.jax_enable_x64 else 2**31
+    return 2**63 if jnp.result_type(int).itemsize == 8 else 2**31
 
 
 @overload

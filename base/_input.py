@@ -122,8 +122,8 @@ def _from_objects(
     flat = list(array.reshape(-1))
     missing = np.array([is_missing(entry) for entry in flat], bool).reshape(array.shape)
     for position, entry in enumerate(flat):
-        index = tuple(int(part) for part in np.unravel_index(position, array.shape))
-        if not is_missing(entry) and (not isinstance(entry, numbers.Real) or np.ndim(entry)):
+        if not is_missing(entry) and not isinstance(entry, numbers.Real):
+            index = tuple(int(part) for part in np.unravel_index(position, array.shape))
             text = repr(entry) if len(repr(entry)) < 40 else type(entry).__name__
             raise ValueError(f"{name}: expected {meaning}; got {text} at {where(index)}")
     whole = all(isinstance(entry, numbers.Integral) for entry, no in zip(flat, missing.flat, strict=True) if not no)

@@ -21,22 +21,22 @@ from latensor.moments import Variables, categorical_variables
 PROPERTIES = ("other exception", "error without a name", "silent NaN")
 _KEY = jax.random.key(0)
 _RNG = np.random.default_rng(0)
-_COLUMNS = _RNG.dirichlet(np.ones(4), 2).T.astype(np.float32)
+_COLUMNS: Any = _RNG.dirichlet(np.ones(4), 2).T.astype(np.float32)
 _REALS = (3 * _RNG.integers(0, 2, (20, 1)) + _RNG.normal(size=(20, 4))).astype(np.float32)
 _COUNTS = _RNG.poisson(5 * _COLUMNS.T[_RNG.integers(0, 2, 20)] + 1).astype(np.float32)
 _CODES = _RNG.integers(0, 3, (20, 6))
 _VARIABLES = categorical_variables(6, 3)
-_HALF = np.full(2, 0.5, np.float32)
+_HALF: Any = np.full(2, 0.5, np.float32)
 _TENSOR = np.einsum("ih,jh,lh->ijl", _COLUMNS, _COLUMNS, _COLUMNS)
-_PAIR = _COLUMNS @ _COLUMNS.T
+_PAIR: Any = _COLUMNS @ _COLUMNS.T
 
 
 def _good_models() -> dict[str, dict[str, Any]]:
     """Return arguments that all verbs of a model take."""
     gm, gp, nb = models.gaussian_mixture, models.gamma_poisson, models.naive_bayes
     mm, hm = models.mixed_membership, models.hidden_markov
-    one = np.float32(1.0)
-    tables = np.tile(_RNG.dirichlet(np.ones(3), 2).T.astype(np.float32), (6, 1))
+    one: Any = np.float32(1.0)
+    tables: Any = np.tile(_RNG.dirichlet(np.ones(3), 2).T.astype(np.float32), (6, 1))
     good = {
         "gaussian_mixture": {"params": gm.fit(_KEY, _REALS, 2).params, "x": _REALS},
         "gamma_poisson": {"params": gp.GammaPoisson(_COLUMNS, _HALF * 2, one), "x": _COUNTS},
@@ -50,7 +50,7 @@ def _good_models() -> dict[str, dict[str, Any]]:
             "num_restarts": 2,
         },
         "hidden_markov": {
-            "params": hm.HiddenMarkov(_HALF, np.full((2, 2), 0.5, np.float32), _COLUMNS),
+            "params": hm.HiddenMarkov(_HALF, jnp.tile(_HALF, (2, 1)), _COLUMNS),
             "x": _CODES,
             "num_symbols": 4,
             "length": 5,
@@ -180,7 +180,7 @@ def _replacements(value: Any) -> list[Any]:
         others += [array.astype(kind) for kind in (">f8", np.longdouble, object, complex, int)]
         others += [array.tolist(), array[:-1], array[None], array[..., 0], np.zeros_like(array), np.ones_like(array)]
         others += [np.ma.masked_array(array, first), np.where(first, np.nan, array), np.where(first, 1e15, array)]
-    elif isinstance(value, tuple) and hasattr(value, "_replace"):
+    elif hasattr(value, "_asdict"):
         for field, part in value._asdict().items():
             others += [value._replace(**{field: changed}) for changed in (None, "text", np.nan)]
             if isinstance(part, np.ndarray | jax.Array) and part.ndim:

@@ -131,7 +131,8 @@ def _weights(rng: np.random.Generator, recipe: str) -> np.ndarray:
 def make_case(seed: int, kind: str, masked: bool) -> Case:
     """Return the case of a seed, for data of a kind: real, counts, symbols, vectors or codes."""
     rng = np.random.default_rng(seed)
-    recipes = [str(rng.choice(choice)) for choice in (VALUES, MASKS if masked else ("all",), WEIGHTS)]
+    choices: list[Any] = [VALUES, MASKS if masked else ("all",), WEIGHTS]
+    recipes = [str(rng.choice(choice)) for choice in choices]
     x = _change(rng, _good(rng, kind), recipes[0], kind)
     with np.errstate(over="ignore"):
         x = x.astype(np.int32 if kind in ("symbols", "codes", "ids") else np.float32)

@@ -100,7 +100,7 @@ def run_lane(entry: Entry, key: Array, x: Array, mask: Array, row_weights: Array
 def fuzz_lanes(name: str, num_cases: int, seed: int) -> Iterator[tuple[Case, list[str]]]:
     """Yield every case with the properties that it violates. The first lane of every batch is the same good one."""
     entry = ENTRIES[name]
-    batched = small_jit(jax.vmap(lambda *arrays: run_lane(entry, *arrays)), optimize=False)
+    batched: Any = small_jit(optimize=False)(jax.vmap(lambda *arrays: run_lane(entry, *arrays)))
     reference = next(case for case in (make_case(s, entry.kind, entry.masked) for s in range(1000)) if _is_good(case))
     expected = None
     for first in range(0, num_cases, entry.lanes - 1):
