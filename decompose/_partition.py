@@ -46,7 +46,8 @@ def partition_variables(
 
     """
     sizes = check_sizes(sizes)
-    if not isinstance(anchors, tuple | list | np.ndarray | jax.Array) or len(anchors) != 3:
+    is_list = isinstance(anchors, tuple | list)
+    if not (is_list or (isinstance(anchors, np.ndarray | jax.Array) and anchors.ndim)) or len(anchors) != 3:
         raise ValueError(f"anchors: expected three groups of variables, one per mode; got {type(anchors).__name__}")
     num_others = len(sizes) - sum(len(group) for group in anchors)
     check_integer("num_partitions", num_partitions, 1, max(1, num_others), " (the variables that are not anchors)")

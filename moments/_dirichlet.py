@@ -160,5 +160,5 @@ def dirichlet_cross_moments(
     if not all(isinstance(j, int | np.integer) for j in named) or min(named) < 0 or max(named) > last:
         raise ValueError(f"modes: expected columns from 0 to {last}; got {named}")
     check_values(data.x, data.mask)
-    total = jnp.asarray(check_number("concentration", concentration, 0.0))
+    total = jnp.asarray(check_number("concentration", concentration, 0.0), float)
     return finite_moments("data", _moments(data, tuple(tuple(int(j) for j in mode) for mode in modes), total))

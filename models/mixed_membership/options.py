@@ -122,8 +122,13 @@ def check_concentration(concentration: Any) -> Any:
         return None
     expected = "concentration: expected the sum α₀ of the Dirichlet's parameters, a number above zero, or None"
     if is_concrete(concentration):
-        if np.ndim(concentration) != 0:
-            raise ValueError(f"{expected}; got shape {np.shape(concentration)} (pass its sum)")
+        number = (
+            as_numbers("concentration", concentration, "one number")
+            if isinstance(concentration, list)
+            else concentration
+        )
+        if np.ndim(number) != 0:
+            raise ValueError(f"{expected}; got shape {np.shape(number)} (pass its sum)")
         try:
             number = float(concentration)
         except (TypeError, ValueError):

@@ -64,6 +64,7 @@ BAD = [
     ("loadings: expected 9 rows", lambda: choose_anchors(EYE, (3, 3, 3), 1)),
     ("sizes: expected one integer per variable", lambda: partition_variables((), 1, ((0,), (1,), (2,)))),
     ("anchors: expected variables from 0 to 2", lambda: partition_variables((3, 3, 3), 1, ((0,), (1,), (9,)))),
+    ("anchors: expected three groups", lambda: partition_variables((3, 3, 3), 1, np.int32(1))),
     ("is_anchor: expected three arrays", lambda: partitioned_nonnegative_cp(KEY, CUBE[None], None, 2)),
 ]
 
