@@ -122,13 +122,9 @@ def check_concentration(concentration: Any) -> Any:
         return None
     expected = "concentration: expected the sum α₀ of the Dirichlet's parameters, a number above zero, or None"
     if is_concrete(concentration):
-        number = (
-            as_numbers("concentration", concentration, "one number")
-            if isinstance(concentration, list)
-            else concentration
-        )
-        if np.ndim(number) != 0:
-            raise ValueError(f"{expected}; got shape {np.shape(number)} (pass its sum)")
+        if isinstance(concentration, list | tuple) or np.ndim(concentration) != 0:
+            shape = as_numbers("concentration", concentration, "one number").shape
+            raise ValueError(f"{expected}; got shape {shape} (pass its sum)")
         try:
             number = float(concentration)
         except (TypeError, ValueError):

@@ -58,7 +58,7 @@ FIT = [
     ({"num_restarts": 0}, r"num_restarts: expected an integer of at least 1; got 0"),
     ({"key": None}, r"key: expected a random key"),
     ({"mask": np.ones((30, 11), bool)}, r"mask: expected the shape of x, \(30, 12\); got \(30, 11\)"),
-    ({"mask": np.ones((30, 12))}, r"mask: expected bool"),
+    ({"mask": np.ones((30, 12))}, r"mask: expected True where observed"),
     ({"mask": np.arange(12)[None, :].repeat(30, 0) != 7}, r"mask: expected every variable.*; variable 7 never is"),
     ({"row_weights": np.ones(3)}, r"row_weights: expected one weight per row, shape \(30,\)"),
     ({"variables": "categorical"}, r"variables: expected a latensor.moments.Variables\(kinds, sizes\)"),

@@ -40,7 +40,6 @@ def fit(x=GOOD, num_components=2, key=None, **options):
         (changed(0, 2, 0.5), r"x: expected whole counts; got 0.5 at row 0, column 2"),
         (changed(1, 1, 1.0), r"x: expected at least 3 words in every document; got 2 in row 1 \(1 such row in all\)"),
         (GOOD.astype(complex), r"x: expected counts .*; got values of type complex"),
-        (GOOD > 0, r"x: expected counts .*; got values of type bool"),
         ("documents", r"x: expected counts .*; got str"),
         (None, r"x: expected counts .*; got None"),
         (GOOD[:1], r"x: expected at least num_components = 2 documents; got 1"),
