@@ -90,7 +90,7 @@ def _change(rng: np.random.Generator, x: np.ndarray, recipe: str, kind: str) -> 
     elif recipe in ("nan", "inf") and not whole:
         x[place] = np.nan if recipe == "nan" else np.inf * rng.choice([-1, 1])
     elif recipe == "invalid":
-        bad = {
+        bad: Any = {
             "counts": [-1.0, 0.5],
             "symbols": [],
             "codes": [-1, NUM_SYMBOLS, 10**6],
