@@ -22,7 +22,7 @@ class NoiseSpace(NamedTuple):
     signal: Float[Array, "d rank"]
     """Orthonormal eigenvectors of the largest eigenvalues; the noise has what is orthogonal to them. Rows of
     dimensions that are not included are zero, and so are columns for which no eigenvalue was left."""
-    count: Float[Array, ""]
+    number: Float[Array, ""]
     """The number of eigenvalues that are noise."""
 
 

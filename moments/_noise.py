@@ -28,7 +28,7 @@ class NoiseDirections(NamedTuple):
     included: Bool[Array, " d"]
     signal: Float[Array, "d s"]
     """Orthonormal columns, or zero; zero in dimensions that are not included."""
-    count: Float[Array, ""]
+    number: Float[Array, ""]
     """`q`, the number of directions."""
 
     def project(self, rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
@@ -55,7 +55,7 @@ def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseD
             size = jnp.sum(noise.project(z) ** 2, axis=1)
             return matmul(weights * size, matmul(z, directions))
 
-        return sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d) / noise.count
+        return sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d) / noise.number
 
     hidden, diagonal = 1 - data.rates, noise.diagonal()
 
@@ -71,12 +71,12 @@ def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseD
 
     along, crossed, cubes = sum_over_rows(masked_sum, data.table, data.weights, floats_per_row=5 * d)
     repair = hidden * ((2 - data.rates) * diagonal * cubes - 2 * crossed)
-    return (along + matmul(repair, directions)) / noise.count
+    return (along + matmul(repair, directions)) / noise.number
 
 
 def trace_noise(
     third: Float[Array, "b d d"], directions: Float[Array, "b r"], noise: NoiseDirections
 ) -> Float[Array, " r"]:
     """Return `Wᵀm` from a dense third cumulant, or the share of some of its first indices."""
-    traced = matmul(third.reshape(third.shape[0], -1), noise.dense().reshape(-1)) / noise.count
+    traced = matmul(third.reshape(third.shape[0], -1), noise.dense().reshape(-1)) / noise.number
     return matmul(traced, directions)

@@ -51,7 +51,9 @@ def family_of(variance: Float[Array, "..."], num_components: int) -> Family:
 def check_variance(value: Any, num_dimensions: int, num_components: int) -> Float[Array, "..."]:
     """Return variances or covariances of one of the shapes above; concrete ones must be positive (definite)."""
     shape = jnp.shape(value) if hasattr(value, "shape") else np.shape(value)
-    allowed = [Family(name, shared).shape(num_dimensions, num_components) for name in FAMILIES for shared in (1, 0)]
+    allowed = [
+        Family(name, shared).shape(num_dimensions, num_components) for name in FAMILIES for shared in (True, False)
+    ]
     if shape not in allowed:
         listed = ", ".join(str(each) for each in allowed)
         raise ValueError(f"params.variance: expected one of the shapes {listed}; got shape {shape}")

@@ -168,7 +168,9 @@ def _full_sums(params: GaussianMixture, data: Data) -> _Sums:
         first = matmul(flat[:, None, :], rows)[:, 0]
         return _Sums(jnp.sum(tiles.weights * value), jnp.sum(flat, axis=1), None, first, second)
 
-    return sum_over_rows(block, data.rows, floats_per_row=floats_per_tile(params, data.rows))
+    return sum_over_rows(
+        block, data.rows, floats_per_row=floats_per_tile(params, data.rows.x.shape[1], data.rows.mask is None)
+    )
 
 
 def em_step(params: GaussianMixture, data: Data, floor: Float[Array, "..."]) -> Evaluation:

@@ -34,7 +34,7 @@ def _of_tiles(params: GaussianMixture, tiles: Tiles, place: Array) -> Float[Arra
     values = map_over_rows(
         lambda tiles: jnp.moveaxis(full_terms(params, tiles).values, 0, -1),
         tiles,
-        floats_per_row=floats_per_tile(params, tiles),
+        floats_per_row=floats_per_tile(params, tiles.x.shape[1], tiles.mask is None),
     )
     return values.reshape(-1, values.shape[-1])[place]
 
@@ -44,9 +44,9 @@ def floats_per_row(params: GaussianMixture) -> int:
     return 2 * params.means.size
 
 
-def floats_per_tile(params: GaussianMixture, tiles: Tiles) -> int:
+def floats_per_tile(params: GaussianMixture, height: int, complete: bool) -> int:
     """Return the size of the temporaries of a tile."""
-    return int(3 * params.means.size * (tiles.x.shape[1] + (1 if tiles.mask is None else params.means.shape[0])))
+    return int(3 * params.means.size * (height + (1 if complete else params.means.shape[0])))
 
 
 def log_joint(params: GaussianMixture, table: Table) -> Float[Array, "n k"]:

@@ -245,7 +245,7 @@ def _estimate_space(
     else:
         space = whiten_weighted(key_whiten, data, moments, correction, dimensions.weights, rank, start)
     directions = jnp.concatenate([space.directions, jnp.zeros_like(moments.mean)[:, None]], axis=1)
-    noisy = NoiseDirections(included, noise.signal, noise.count)
+    noisy = NoiseDirections(included, noise.signal, noise.number)
     return Prepared(dimensions, correction, is_positive, noisy, space._replace(directions=directions))
 
 

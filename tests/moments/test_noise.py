@@ -23,7 +23,7 @@ def directions_of_noise(included):
 
 def by_hand(x, weights, noise, directions):
     centred = x - np.average(x, axis=0, weights=weights)
-    size = np.einsum("ni,ij,nj->n", centred, np.asarray(noise.dense()), centred) / float(noise.count)
+    size = np.einsum("ni,ij,nj->n", centred, np.asarray(noise.dense()), centred) / float(noise.number)
     return np.average(centred * size[:, None], axis=0, weights=weights) @ directions
 
 
@@ -65,8 +65,8 @@ def test_the_signal_of_a_covariance_is_what_the_noise_leaves(float64):
     projection = kept @ np.linalg.pinv(kept)
     np.testing.assert_allclose(space.signal @ space.signal.T, projection, atol=1e-10)
     np.testing.assert_allclose(space.variance, 0.5, rtol=1e-10)
-    assert space.count == 3
+    assert space.number == 3
     other = noise_space_operator(jax.random.key(0), lambda v: second @ v, jnp.diagonal(second), 2, included)
     # An iterative solver of loose tolerance.
     np.testing.assert_allclose(other.signal @ other.signal.T, projection, atol=1e-2)
-    assert other.count == 3
+    assert other.number == 3
