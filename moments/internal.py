@@ -13,6 +13,7 @@ from latensor.moments._data_type import Rows
 from latensor.moments._dirichlet import correct_dirichlet, described, entry_features, raw_cross_moments, row_features
 from latensor.moments._documents import (
     MIN_WORDS,
+    document_pair_forms,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -72,6 +73,7 @@ __all__ = [
     "count_table",
     "described",
     "distinct_triples",
+    "document_pair_forms",
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",
