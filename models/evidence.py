@@ -172,8 +172,8 @@ def last_directions(
     """Return the `rank`-th direction of each of two estimates of a second moment, to be tested in the other."""
 
     def one(pair: tuple[Array, Array]) -> Float[Array, " d"]:
-        products = (partial(matmul, part) for part in pair)
-        return last_direction(key, *products, first.shape[0], rank, num_iters=_DENSE_ITERS, dtype=first.dtype)
+        here, there = (partial(matmul, part) for part in pair)
+        return last_direction(key, here, there, first.shape[0], rank, num_iters=_DENSE_ITERS, dtype=first.dtype)
 
     both = jnp.stack([first, second])
     return lax.map(one, (both, both[::-1])).T
@@ -212,8 +212,9 @@ def table_rank(
         vectors = last_directions(key_start, first, 2 * every - first, rank)
     else:
         parts = (data._replace(weights=part) for part in (one, other))
-        products = (weighted(second_cumulant_operator(part, moments.variances)) for part in parts)
-        vectors = last_direction(key_start, *products, d, rank, num_iters=IMPLICIT_ITERS, dtype=weights.dtype)[:, None]
+        here, there = (weighted(second_cumulant_operator(part, moments.variances)) for part in parts)
+        vector = last_direction(key_start, here, there, d, rank, num_iters=IMPLICIT_ITERS, dtype=weights.dtype)
+        vectors = vector[:, None]
     directions = weigh * vectors
     inverse = divide(1, data.rates)
     hidden = ((1 - data.rates) * inverse**2)[:, None] * directions**2

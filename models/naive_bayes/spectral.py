@@ -165,9 +165,9 @@ def _weigh_evidence(
     else:
         weights = average_weights(documents.row_weights, documents.num_rows, documents.dtype)
         parts = (documents._replace(row_weights=part) for part in halves.weights(weights))
-        products = (document_second_moment_operator(part) for part in parts)
+        here, there = (document_second_moment_operator(part) for part in parts)
         dtype = documents.dtype
-        directions = last_direction(key_start, *products, d, k, num_iters=IMPLICIT_ITERS, dtype=dtype)[:, None]
+        directions = last_direction(key_start, here, there, d, k, num_iters=IMPLICIT_ITERS, dtype=dtype)[:, None]
     forms, weights = document_pair_forms(documents, directions)
     if k == 1:
         return Evidence(halves.judge(forms, weights), None)
