@@ -41,7 +41,7 @@ _CERTAIN = 1e6
 # Columns that differ by less of their length are the same.
 _SAME = 1e-3
 # Subspace iterations: products with a small matrix, or with the data.
-_DENSE_ITERS, IMPLICIT_ITERS = 10, 2
+_DENSE_ITERS, IMPLICIT_ITERS = 10, 3
 # A whitening whose residual is beyond this share of the k-th eigenvalue has not come near.
 _UNSETTLED = 0.1
 
@@ -191,7 +191,7 @@ def table_rank(
 
     The quadratic form of a row is `(zᵀv)² − Σ_i (1 − p_i) z_i² v_i² + vᵀ(S − C)v`, with `z` the row's residuals divided
     by the rates. A rank of zero, that of a single centred component, is not judged. Cost: half of a dense covariance,
-    or four products with the data, and one pass.
+    or five products with the data, and one pass.
     """
     if rank == 0:
         return None
