@@ -147,8 +147,7 @@ def fit(
     noise = None if shared else prepared.noise
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third, noise)
     found = _read_off(key, moments, prepared, seen, options)
-    trusted = prepared.dimensions.weights
-    evidence = weigh_evidence(key, data, moments, prepared.correction, trusted, found.params)
+    evidence = weigh_evidence(key, data, moments, prepared.correction, prepared.dimensions.weights, found.params)
     found = add_evidence(found, evidence, prepared.space.whitening)
     return found if scales is None else found._replace(params=start_in_family(found.params, given, scales, family))
 
