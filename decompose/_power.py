@@ -108,15 +108,20 @@ def _orthogonal(packed: Packed, pairs: Eigenpairs, start: Float[Array, "k rank"]
     values = values_at(packed, last.vectors)
     order = jnp.argsort(-values)
     values, vectors = values[order], last.vectors[:, order]
-    own = status_if(~(last.change <= math.sqrt(machine_epsilon(vectors.dtype))), Status.MAX_ITERS)
+    # Values are positive by the choice of signs; one that is nothing beside the others belongs to no component.
+    vanished = ~(values[-1] > machine_epsilon(values.dtype) * values[0])
     return pairs._replace(
         values=values * packed.scale,
         vectors=vectors,
         residual=last.change,
         unexplained=unexplained(packed, values, vectors),
         num_iters=pairs.num_iters + last.num_iters,
-        # A limit on the eigenvectors, which are not returned, does not matter; other statuses are about the tensor.
-        status=jnp.where(pairs.status == Status.MAX_ITERS, own, worst(pairs.status, own)),
+        # That eigenvectors which are not returned coincide, or have not converged, does not matter.
+        status=worst(
+            status_if(~(last.change <= math.sqrt(machine_epsilon(vectors.dtype))), Status.MAX_ITERS),
+            status_if(vanished, Status.DEGENERATE),
+            status_if(pairs.status == Status.NON_FINITE, Status.NON_FINITE),
+        ),
     )
 
 
@@ -208,11 +213,14 @@ def power_method(
 
 
 def polish_vectors(
-    tensor: Float[Array, "k k k"], vectors: Float[Array, "k rank"], orthogonal: bool = False
+    tensor: Float[Array, "k k k"],
+    vectors: Float[Array, "k rank"],
+    orthogonal: bool = False,
+    max_iters: int = _MAX_ITERS,
 ) -> Eigenpairs:
     """Polish the vectors of another method; signs are chosen such that `λ > 0`."""
     packed = pack(tensor)
     signs = jnp.where(values_at(packed, vectors) < 0, -1, 1).astype(vectors.dtype)
     tol = jnp.asarray(_default_tolerance(vectors.dtype), vectors.dtype)
-    pairs = _polish(packed, vectors * signs[None, :], tol, _MAX_ITERS)
-    return _orthogonal(packed, pairs, vectors, _MAX_ITERS) if orthogonal else pairs
+    pairs = _polish(packed, vectors * signs[None, :], tol, max_iters)
+    return _orthogonal(packed, pairs, vectors, max_iters) if orthogonal else pairs

@@ -27,17 +27,31 @@ class Status(IntEnum, metaclass=_OneAtATime):
 
     Traced code returns the value as an int32 array, one per lane under `vmap`. On the host,
     `Status(int(result.status))` is the member, and its `message` says what happened and what to do. Returned numbers
-    are finite unless the status is `NON_FINITE`. `CONVERGED` says that the computation succeeded, not that the model is
-    right: noise alone can look like an additional component.
+    are finite unless the status is `NON_FINITE`. The status of a model's `fit` is about the estimate that is returned,
+    and about what to do next; how its stages ended is in the diagnostics:
+
+    | status | the estimate | next step |
+    | --- | --- | --- |
+    | `CONVERGED` | can be used | use it; `refine` it where a likelihood counts |
+    | `MAX_ITERS` | is close to what was sought | raise the limit |
+    | `BOUNDARY` | has a parameter at the end of its range | `refine` it, or change what is fixed |
+    | `POOR_FIT` | makes the data no likelier than one component | `refine` it; if that does not help, another model |
+    | `DEGENERATE` | has two components that are one, or one that is empty | ask for fewer |
+    | `RANK_DEFICIENT` | has a direction that half of the rows do not find again | ask for fewer, or bring more rows |
+    | `UNOBSERVED` | has parameters that nothing was observed of | leave these variables out |
+    | `NON_FINITE` | is not there | look for NaN in the input |
+
+    `CONVERGED` does not prove that the model is right.
     """
 
     CONVERGED = 0
     MAX_ITERS = 1
     BOUNDARY = 2
-    DEGENERATE = 3
-    RANK_DEFICIENT = 4
-    UNOBSERVED = 5
-    NON_FINITE = 6
+    POOR_FIT = 3
+    DEGENERATE = 4
+    RANK_DEFICIENT = 5
+    UNOBSERVED = 6
+    NON_FINITE = 7
 
     @property
     def message(self) -> str:
@@ -55,13 +69,18 @@ _MESSAGES = {
         "an estimate fell outside its range and was moved to the boundary: a variance or a weight that came out "
         "negative; use more data, ask for fewer components, or refine the estimate"
     ),
+    Status.POOR_FIT: (
+        "the estimate makes the data no likelier than a single component does: refine it, and compare its "
+        "log-likelihood with that of one component again; if it is still no better, use fewer components or another "
+        "model, or transform the data"
+    ),
     Status.DEGENERATE: (
         "two components coincide or a component vanished: the data do not tell them apart, and the components are "
         "arbitrary; ask for fewer components, or use more data or more restarts"
     ),
     Status.RANK_DEFICIENT: (
-        "the second moment does not have the requested rank: its k-th eigenvalue or singular value is not clear of the "
-        "noise; ask for fewer components or use more data"
+        "the second moment does not have the requested rank: its k-th direction is not clear of the noise; ask for "
+        "fewer components or use more data"
     ),
     Status.UNOBSERVED: (
         "a variable or dimension is never observed, or two of them never together, so their parameters are arbitrary; "

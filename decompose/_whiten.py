@@ -13,7 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_integer, check_key, machine_epsilon, matmul, positive_or_one, small_jit
+from latensor.base import (
+    check_axes,
+    check_integer,
+    check_key,
+    divide,
+    machine_epsilon,
+    matmul,
+    positive_or_one,
+    small_jit,
+)
 from latensor.decompose._linalg import check_rank, orthonormal_basis
 from latensor.decompose._status import Status, status_if, worst
 
@@ -113,6 +122,36 @@ def _rayleigh_ritz(basis: Array, image: Array) -> tuple[Array, Array, Array]:
     values, rotation = jnp.linalg.eigh((small + small.T) / 2)
     values, rotation = values[::-1], rotation[:, ::-1]
     return matmul(basis, rotation), matmul(image, rotation), values
+
+
+def last_direction(
+    key: Array,
+    first: Callable[[Float[Array, "d r"]], Float[Array, "d r"]],
+    second: Callable[[Float[Array, "d r"]], Float[Array, "d r"]],
+    dimension: int,
+    rank: int,
+    *,
+    num_iters: int,
+    dtype: jnp.dtype,
+    oversample: int = 6,
+) -> Float[Array, " d"]:
+    """Return roughly the `rank`-th eigenvector of one estimate of a matrix, in which a second one can be tested.
+
+    A few subspace iterations with the `first`. A direction of noise is never quite orthogonal to the eigenvectors
+    before it, whose eigenvalues are large: what it has of them according to the `second` estimate is taken out, so
+    that its quadratic form there is zero on average.
+    """
+
+    def step(_: Array | int, columns: Array) -> Array:
+        basis = orthonormal_basis(columns)
+        return _rayleigh_ritz(basis, first(basis))[1]
+
+    start = jax.random.normal(key, (dimension, min(dimension, rank + oversample)), dtype)
+    basis = orthonormal_basis(lax.fori_loop(0, num_iters, step, start))
+    vectors, _, values = _rayleigh_ritz(basis, first(basis))
+    vector, before = vectors[:, rank - 1 : rank], vectors[:, : rank - 1]
+    common = divide(matmul(before.T, second(vector)), jnp.maximum(values[: rank - 1], 0)[:, None])
+    return (vector - matmul(before, common))[:, 0]
 
 
 def whiten_operator(

@@ -15,6 +15,7 @@ from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
 from latensor.decompose._status import status_if, worst
 from latensor.decompose._views import VIEW_METHODS
+from latensor.decompose._whiten import last_direction
 
 __all__ = [
     "VIEW_METHODS",
@@ -26,6 +27,7 @@ __all__ = [
     "check_anchors",
     "expectation_maximization",
     "inverse_root",
+    "last_direction",
     "line_up",
     "linear_rate_phi",
     "marginal_variances",

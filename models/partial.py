@@ -14,12 +14,14 @@ from latensor.base import (
     check_integer,
     check_number,
     check_option,
+    divide,
     is_concrete,
 )
 from latensor.decompose import Eigenpairs, Status, Whitening
 from latensor.decompose.internal import status_if, worst
 from latensor.models.checks import check_moments, check_no_variables
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, pairs_that_matter
+from latensor.models.evidence import coincide
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
 from latensor.moments.internal import THIRD_METHODS, check_values
 
@@ -47,17 +49,31 @@ class Dimensions(NamedTuple):
 
 
 def table_status(
-    params: Any, boundary: Bool[Array, ""], dimensions: Dimensions, whitening: Whitening, pairs: Eigenpairs
+    params: Any,
+    boundary: Bool[Array, ""],
+    dimensions: Dimensions,
+    whitening: Whitening | None,
+    pairs: Eigenpairs,
+    columns: Float[Array, "d k"] | None = None,
 ) -> Int[Array, ""]:
-    """Return the status of a fit to a table: the worst of its stages, and of what the estimate itself shows.
+    """Return the status of a fit to a table, as far as the estimate itself shows it.
 
-    `boundary` is whether a parameter came out beyond its range and was moved.
+    Args:
+      params: the estimate.
+      boundary: whether a parameter came out beyond its range and was moved.
+      dimensions: how often each was observed.
+      whitening: how it went; `None` where `latensor.models.evidence.evidence_status` will say it, by the data.
+      pairs: the decomposition.
+      columns: the components, as returned; no two should be the same.
+
     """
+    same = jnp.asarray(False) if columns is None else coincide(columns)
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
     return worst(
-        whitening.status,
+        Status.CONVERGED if whitening is None else whitening.status,
         pairs.status,
         status_if(boundary, Status.BOUNDARY),
+        status_if(same, Status.DEGENERATE),
         status_if(~jnp.all(dimensions.rates > 0), Status.UNOBSERVED),
         status_if(~finite, Status.NON_FINITE),
     )
@@ -117,6 +133,8 @@ def check_fit(
     check_option("third", third, THIRD_METHODS)
     check_option("second", second, SECONDS)
     complete_rate = check_number("complete_rate", complete_rate, 0.0, 1.0)
+    if second == "implicit" and third == "available":
+        raise ValueError('second: expected "auto" or "dense" with third="available"; got "implicit"')
     dense = second == "dense" or (second == "auto" and (table.num_dimensions <= DENSE_UP_TO or third == "available"))
     options = options._replace(missing=missing, third=third, dense=dense)
     dtype = as_float(table.x).dtype
@@ -208,8 +226,7 @@ def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> Non
     """
     chosen = np.flatnonzero(weights > 0)
     num_used = chosen.size
-    if chosen.size > max(_PAIRS_UP_TO, DENSE_UP_TO):
-        chosen = chosen[np.linspace(0, chosen.size - 1, _PAIRS_UP_TO).astype(int)]
+    chosen = chosen[spread_columns(chosen.size)]
     with jax.ensure_compile_time_eval():
         some = (
             table
@@ -217,10 +234,6 @@ def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> Non
             else Table(table.x[:, chosen], np.asarray(table.mask)[:, chosen], table.row_weights)
         )
         joint = np.asarray(joint_observation_rates(some), float)
-    # Kish: unequal weights count as fewer rows.
-    row_weights = np.ones(table.num_rows) if table.row_weights is None else np.asarray(table.row_weights, float)
-    n = np.sum(row_weights) ** 2 / np.sum(row_weights**2)
-    rates = np.clip(np.diag(joint), 0, 1)
     with jax.ensure_compile_time_eval():
         matters = np.asarray(pairs_that_matter(jnp.asarray(weights[chosen])))
     if chosen.size == num_used and np.any(matters & (joint == 0)):
@@ -231,17 +244,48 @@ def _check_pairs(table: Table, weights: np.ndarray, *, independent: bool) -> Non
         )
     if not independent:
         return
-    expected = np.outer(rates, rates)
-    spread = np.sqrt(expected * np.outer(1 - rates, 1 - rates) / n)
-    off = ~np.eye(len(rates), dtype=bool) & (spread > 0) & (n * expected >= _FEWEST_EXPECTED)
-    score = np.where(off, np.abs(joint - expected) / np.where(spread > 0, spread, 1), 0)
-    large = (score > _SURE) & (np.abs(joint - expected) > _LARGE * expected)
-    if np.any(large):
-        a, b = np.unravel_index(np.argmax(np.where(large, score, 0)), score.shape)
+    with jax.ensure_compile_time_eval():
+        score = np.asarray(dependence(joint, table.row_weights, table.num_rows))
+    if np.any(score > 0):
         warnings.warn(
-            f"dimensions {chosen[a]} and {chosen[b]} are observed together in {joint[a, b]:.1%} of the rows; "
-            f"{expected[a, b]:.1%} are to be expected if they were missing independently, which implicit moments "
-            'assume. Use third="available" and second="dense".',
+            f"{describe_dependence(score, joint, chosen, 'dimensions')}, which implicit moments assume. Use "
+            'third="available"; or refine the estimate, which is right also where missingness depends on other, '
+            "observed dimensions.",
             DependentMissingnessWarning,
             stacklevel=5,  # the line that calls the model's `fit`
         )
+
+
+def dependence(
+    joint: Float[Array, "d d"] | np.ndarray, row_weights: Float[Array, " n"] | None, num_rows: int
+) -> Float[Array, "d d"]:
+    """Return by how many standard errors each pair is observed together more, or less, than if independently.
+
+    `joint` are the shares of rows that observe both of two dimensions. Zero where the dependence is not both certain
+    and large.
+    """
+    joint = jnp.asarray(joint)
+    # Kish: unequal weights count as fewer rows.
+    n = num_rows if row_weights is None else divide(jnp.sum(row_weights) ** 2, jnp.sum(row_weights**2))
+    rates = jnp.clip(jnp.diagonal(joint), 0, 1)
+    expected = rates[:, None] * rates[None, :]
+    spread = jnp.sqrt(expected * (1 - rates)[:, None] * (1 - rates)[None, :] / n)
+    excess = jnp.abs(joint - expected)
+    score = jnp.where(jnp.eye(len(rates), dtype=bool), 0, divide(excess, spread))
+    worth = (n * expected >= _FEWEST_EXPECTED) & (score > _SURE) & (excess > _LARGE * expected)
+    return jnp.where(worth, score, 0)
+
+
+def describe_dependence(score: np.ndarray, joint: np.ndarray, columns: np.ndarray, name: str) -> str:
+    """Return a sentence about the pair that is most surely missing together."""
+    a, b = np.unravel_index(np.argmax(score), score.shape)
+    return (
+        f"{name} {columns[a]} and {columns[b]} are observed together in {joint[a, b]:.1%} of the rows; "
+        f"{joint[a, a] * joint[b, b]:.1%} are to be expected if they were missing independently"
+    )
+
+
+def spread_columns(num_columns: int) -> np.ndarray:
+    """Return the columns whose pairs are looked at: all, or some of many."""
+    number = min(num_columns, max(_PAIRS_UP_TO, DENSE_UP_TO))
+    return np.linspace(0, num_columns - 1, number).astype(int)

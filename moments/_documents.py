@@ -27,7 +27,7 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Integer
 
-from latensor.base import as_float, as_int32, matmul
+from latensor.base import as_float, as_int32, divide, matmul
 from latensor.moments._moments import Moments, check_directions, symmetric_outer, symmetrize_last, third_power_sum
 from latensor.moments._observed import spread
 from latensor.moments._rows import average_weights, map_over_rows, sum_over_rows
@@ -131,6 +131,18 @@ def document_second_moment(documents: Documents) -> Float[Array, "d d"]:
     """Return the pair moment `B diag(π) Bᵀ`, dense: `O(n d²)`."""
     _, two, _ = _weights_by_order(documents, documents.dtype)
     return _second(documents, two)
+
+
+@jax.jit
+def document_pair_forms(
+    documents: Documents, directions: Float[Array, "d c"]
+) -> tuple[Float[Array, "n c"], Float[Array, " n"]]:
+    """Return each document's estimate of `vᵀM₂v` for every direction, and its weight."""
+    count = directions.shape[1]
+    one, _, _ = _weights_by_order(documents, directions.dtype)
+    columns = jnp.concatenate([directions, directions**2, jnp.ones_like(directions[:, :1])], axis=1)
+    sums, squares, length = jnp.split(project_words(documents, columns), [count, 2 * count], axis=1)
+    return divide(sums**2 - squares, length * (length - 1)), one * length[:, 0]
 
 
 @jax.jit

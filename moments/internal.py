@@ -14,6 +14,7 @@ from latensor.moments._dirichlet import correct_dirichlet, described, entry_feat
 from latensor.moments._documents import (
     MIN_WORDS,
     contract_documents,
+    document_pair_forms,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -77,6 +78,7 @@ __all__ = [
     "count_table",
     "described",
     "distinct_triples",
+    "document_pair_forms",
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",

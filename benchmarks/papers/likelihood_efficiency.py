@@ -3,7 +3,8 @@
 A hidden variable with k values is seen through one with d values, `μ = O z`. From n = 10,000 draws of `μ` its marginals
 are estimated by the pseudoinverse and by the composite likelihood, 10,000 times; the covariances of both give the
 efficiency `tr(Σ^cl (Σ^pi)⁻¹)/(k − 1)`. Settings: random conditionals; `d = k` (Lemma 4: one); uniform `μ` (Lemma 5), at
-random and with `|1_U|² = k − 1`, the worst case. All in float64.
+random and with `|1_U|² = k − 1`, which the paper takes for the worst case (it is not: see `uniform_efficiency`). All in
+float64. The pseudoinverse is that of the reduced problem, as in the lemmas.
 """
 
 from typing import NamedTuple

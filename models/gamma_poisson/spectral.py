@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, divide, positive_or_one, small_jit
+from latensor.decompose.internal import worst
 from latensor.models.checks import spoil_bad_counts
 from latensor.models.components import (
     Components,
@@ -20,6 +21,8 @@ from latensor.models.components import (
     second_moments_of,
     whiten_weighted,
 )
+from latensor.models.evidence import Evidence, add_evidence, after, choose_rows, table_rank
+from latensor.models.gamma_poisson.inference import bound_gain
 from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.partial import (
     Dimensions,
@@ -37,6 +40,8 @@ from latensor.moments.internal import Centred, ContractedCumulants, as_table, co
 
 # The least share of the counts that a topic gets whose mean intensity came out as zero or less: EM can start there.
 _SMALLEST_SHARE = 1e-3
+# Rows whose bound is compared with the likelihood of one topic.
+_NUM_ROWS = 256
 
 
 class Diagnostics(NamedTuple):
@@ -46,6 +51,8 @@ class Diagnostics(NamedTuple):
     """Of the weighted second moment."""
     whitening_status: Int[Array, ""]
     decomposition_status: Int[Array, ""]
+    evidence: Evidence | None
+    """What the rows say about the estimate; its gain is that of the evidence bound. `None` for moments alone."""
     dimensions: Dimensions
     unobserved_pairs: Int[Array, ""] | None
     """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
@@ -122,7 +129,9 @@ def fit(
     else:
         prepared = _prepare_implicit(key, data, moments, trust, options)
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third)
-    return _read_off(key, moments, prepared, seen, options)
+    estimate = _read_off(key, moments, prepared, seen, options)
+    evidence = _weigh_evidence(key, data, moments, prepared, estimate.params)
+    return add_evidence(estimate, evidence, prepared.space.whitening)
 
 
 def fit_moments(
@@ -144,7 +153,8 @@ def fit_moments(
 def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options) -> Fit:
     second = second_moments_of(moments)
     prepared = _prepare(key, None, second, trust, options)
-    return _read_off(key, second, prepared, contract_dense(moments, prepared.space.directions), options)
+    estimate = _read_off(key, second, prepared, contract_dense(moments, prepared.space.directions), options)
+    return estimate._replace(status=worst(estimate.status, prepared.space.whitening.status))
 
 
 class Correction(NamedTuple):
@@ -211,6 +221,17 @@ def _estimate_parameters(components: Components) -> _Estimate:
     return _Estimate(params, (total - 1)[order], boundary)
 
 
+@small_jit
+def _weigh_evidence(
+    key: Array, data: Centred, moments: SecondMoments, prepared: Prepared, params: GammaPoisson
+) -> Evidence:
+    """Return what the rows say about the rank of the second moment, and about the estimate's likelihood."""
+    key_rank = after(jax.random.split(key)[0], params.shapes)
+    weights, num_components = prepared.dimensions.weights, params.shapes.shape[0]
+    rank = table_rank(key_rank, data, moments, Correction(moments.mean), weights, num_components)
+    return Evidence(rank, bound_gain(params, choose_rows(data.table, _NUM_ROWS), moments.mean))
+
+
 @small_jit(static_argnames="options")
 def _read_off(
     key: Array, moments: SecondMoments, prepared: Prepared, seen: ContractedCumulants, options: Options
@@ -225,13 +246,14 @@ def _read_off(
     pairs = components.pairs
     return Fit(
         params,
-        table_status(params, boundary, dimensions, whitening, pairs),
+        table_status(params, boundary, dimensions, None, pairs, params.topics),
         pairs.num_iters,
         pairs.unexplained,
         Diagnostics(
             Spectrum(whitening.eigenvalues, whitening.noise),
             whitening.status,
             pairs.status,
+            None,
             dimensions,
             moments.unobserved_pairs,
             seen.num_unobserved if options.third == "available" else None,

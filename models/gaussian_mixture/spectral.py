@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import check_key, divide, machine_epsilon, matmul, positive_or_one, small_jit
-from latensor.decompose import Status, Whitening
+from latensor.decompose import Status
 from latensor.decompose.internal import noise_space, noise_space_operator, status_if, worst
 from latensor.models.components import (
     SecondMoments,
@@ -27,9 +27,11 @@ from latensor.models.components import (
     second_moments_of,
     whiten_weighted,
 )
+from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.gaussian_mixture.covariance import check_family, smallest_variance
+from latensor.models.gaussian_mixture.evidence import weigh_evidence
 from latensor.models.gaussian_mixture.params import GaussianMixture
-from latensor.models.gaussian_mixture.start import standardize, start_in_family
+from latensor.models.gaussian_mixture.start import no_directions, standardize, start_in_family
 from latensor.models.partial import (
     Dimensions,
     Options,
@@ -57,6 +59,8 @@ class Diagnostics(NamedTuple):
     """Of the weighted covariance of the means: `k − 1` values, since centred means span no more directions."""
     whitening_status: Int[Array, ""]
     decomposition_status: Int[Array, ""]
+    evidence: Evidence | None
+    """What the rows say, in units of one standard deviation unless spherical; `None` for moments alone."""
     dimensions: Dimensions
     unobserved_pairs: Int[Array, ""] | None
     """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
@@ -143,6 +147,8 @@ def fit(
     noise = None if shared else prepared.noise
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third, noise)
     found = _read_off(key, moments, prepared, seen, options)
+    evidence = weigh_evidence(key, data, moments, prepared.correction, prepared.dimensions.weights, found.params)
+    found = add_evidence(found, evidence, prepared.space.whitening)
     return found if scales is None else found._replace(params=start_in_family(found.params, given, scales, family))
 
 
@@ -171,7 +177,8 @@ def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options,
     second = second_moments_of(moments)
     prepared = _prepare(key, None, second, trust, options)
     seen = contract_dense(moments, prepared.space.directions, None if shared else prepared.noise)
-    return _read_off(key, second, prepared, seen, options)
+    found = _read_off(key, second, prepared, seen, options)
+    return found._replace(status=worst(found.status, prepared.space.whitening.status))
 
 
 class Correction(NamedTuple):
@@ -212,12 +219,6 @@ def _variance_dimensions(dimensions: Dimensions, num_components: int) -> Bool[Ar
     return jnp.where(enough, dimensions.complete, dimensions.rates >= threshold)
 
 
-def _no_directions(weights: Float[Array, " d"]) -> Whitened:
-    """Return the whitened space of rank zero: that of a single component, whose centred mean is nothing."""
-    none, zero = jnp.zeros((weights.shape[0], 0), weights.dtype), jnp.zeros((), weights.dtype)
-    return Whitened(Whitening(none, none, none[0], zero, zero, jnp.int32(0), worst()), none)
-
-
 def _estimate_space(
     key: Array, data: Centred | None, moments: SecondMoments, trust: Trust, options: Options
 ) -> Prepared:
@@ -241,7 +242,7 @@ def _estimate_space(
     correction = Correction(jnp.where(is_positive, noise.variance, floor))
     key_whiten, _ = jax.random.split(key_components)
     if rank == 0:
-        space = _no_directions(dimensions.weights)
+        space = no_directions(dimensions.weights)
     else:
         space = whiten_weighted(key_whiten, data, moments, correction, dimensions.weights, rank, start)
     directions = jnp.concatenate([space.directions, jnp.zeros_like(moments.mean)[:, None]], axis=1)
@@ -282,7 +283,7 @@ def _read_off(
     return Fit(
         params,
         worst(
-            table_status(params, ~is_inside, dimensions, whitening, pairs),
+            table_status(params, ~is_inside, dimensions, None, pairs),
             status_if(jnp.any(has_vanished), Status.DEGENERATE),
         ),
         pairs.num_iters,
@@ -291,6 +292,7 @@ def _read_off(
             Spectrum(whitening.eigenvalues, whitening.noise),
             whitening.status,
             pairs.status,
+            None,
             dimensions,
             moments.unobserved_pairs,
             seen.num_unobserved if options.third == "available" else None,

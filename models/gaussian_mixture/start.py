@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from latensor.base import as_float, positive_or_one
+from latensor.decompose import Whitening
+from latensor.decompose.internal import worst
+from latensor.models.components import Whitened
 from latensor.models.gaussian_mixture.covariance import Family, as_diagonal, from_diagonal
 from latensor.models.gaussian_mixture.em import Data, em_step, prepare, variance_floor
 from latensor.models.gaussian_mixture.params import GaussianMixture
@@ -49,3 +52,9 @@ def start_in_family(
     """
     wider = _embed(params, scales, family)
     return _one_step(wider, prepare(wider, table), family)
+
+
+def no_directions(weights: Float[Array, " d"]) -> Whitened:
+    """Return the whitened space of rank zero: that of a single component, whose centred mean is nothing."""
+    none, zero = jnp.zeros((weights.shape[0], 0), weights.dtype), jnp.zeros((), weights.dtype)
+    return Whitened(Whitening(none, none, none[0], zero, zero, jnp.int32(0), worst()), none)

@@ -24,6 +24,8 @@ Source: Tan, Mukherjee (2017), Partitioned tensor factorizations for learning mi
 Mukherjee, Dunson (2016), Fast moment estimation for generalized latent Dirichlet models (MELD).
 """
 
+from latensor.models.mixed_membership.arrange import Diagnostics
+from latensor.models.mixed_membership.concentration import ConcentrationWarning
 from latensor.models.mixed_membership.em import refine
 from latensor.models.mixed_membership.likelihood import (
     Memberships,
@@ -33,9 +35,10 @@ from latensor.models.mixed_membership.likelihood import (
     posterior_memberships,
 )
 from latensor.models.mixed_membership.params import MixedMembership, permute, population_moments, sample
-from latensor.models.mixed_membership.spectral import Diagnostics, fit, fit_moments
+from latensor.models.mixed_membership.spectral import fit, fit_moments
 
 __all__ = [
+    "ConcentrationWarning",
     "Diagnostics",
     "Memberships",
     "MixedMembership",

@@ -1,6 +1,7 @@
 """The total concentration of the memberships, estimated from the likelihood of some rows."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, small_jit
+from latensor.models.evidence import choose_rows
 from latensor.models.mixed_membership.data import float_type
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.params import MixedMembership
@@ -21,6 +23,13 @@ from latensor.moments import Table
 _LOWEST, _HIGHEST, _NUMBER = 0.05, 20.0, 9
 # Rows whose likelihood decides, and draws for each of them.
 _NUM_ROWS, _NUM_DRAWS = 256, 100
+
+
+_choose = jax.jit(choose_rows, static_argnames="number")
+
+
+class ConcentrationWarning(UserWarning):
+    """The estimated concentration is at the end of what was tried."""
 
 
 class Total(NamedTuple):
@@ -38,7 +47,7 @@ def estimate_total(key: Array, table: Table, estimate: Callable[[Total], Fit]) -
     A grid, then the top of the parabola (in the logarithm) through the best value and its neighbours. Rows are drawn
     at even distances in the sum of their weights.
     """
-    rows = _choose_rows(table)
+    rows = _choose(table, _NUM_ROWS)
     grid = np.geomspace(_LOWEST, _HIGHEST, _NUMBER).astype(float_type(table))
     inside = jnp.asarray(np.bool_(False))
 
@@ -51,18 +60,17 @@ def estimate_total(key: Array, table: Table, estimate: Callable[[Total], Fit]) -
     return _pick(list(lax.map(score, jnp.asarray(grid))))
 
 
-@jax.jit
-def _choose_rows(table: Table) -> Table:
-    n = table.num_rows
-    number = min(n, _NUM_ROWS)
-    index = np.arange(number) * n // number
-    if table.row_weights is None:
-        return jax.tree.map(lambda leaf: leaf[index], table)
-    # Rows of equal weight are drawn as if they had none; rows of weight zero are never drawn.
-    reached = jnp.cumsum(table.row_weights)
-    # The middle of each row's share: its ends would be a matter of rounding.
-    drawn = jnp.searchsorted(reached, jnp.asarray((index + 0.5) / n, reached.dtype) * reached[-1], side="right")
-    return jax.tree.map(lambda leaf: leaf[drawn], table._replace(row_weights=None))
+def warn_at_limit(total: Total) -> None:
+    """Warn where the best total is at either end of the grid; the status says so too."""
+    if total.at_limit is None or not is_concrete(total) or not bool(total.at_limit):
+        return
+    warnings.warn(
+        f"the estimated total concentration is {float(total.value):g}, the end of the grid from {_LOWEST:g} to "
+        f"{_HIGHEST:g}: samples are {'in one component each' if float(total.value) < 1 else 'all the same mixture'}, "
+        "or these are too many components; pass concentration=, or ask for fewer",
+        ConcentrationWarning,
+        stacklevel=3,  # the line that calls `fit`
+    )
 
 
 @small_jit

@@ -1,18 +1,19 @@
 """Mixed membership from moments."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, is_concrete, small_jit
 from latensor.decompose import Status
-from latensor.decompose.internal import status_if, worst
 from latensor.models.checks import check_moments
+from latensor.models.evidence import add_evidence
 from latensor.models.mixed_membership.anchors import (
     Groups,
     anchors_of_moments,
@@ -21,8 +22,10 @@ from latensor.models.mixed_membership.anchors import (
     draw_mixing,
     settle_anchors,
 )
-from latensor.models.mixed_membership.concentration import Total, estimate_total
-from latensor.models.mixed_membership.data import check_all_observed, check_table, float_type
+from latensor.models.mixed_membership.arrange import Diagnostics, Estimate, arrange
+from latensor.models.mixed_membership.concentration import Total, estimate_total, warn_at_limit
+from latensor.models.mixed_membership.data import check_all_observed, check_table, find_missing_together, float_type
+from latensor.models.mixed_membership.evidence import Modes, one_component, weigh_evidence
 from latensor.models.mixed_membership.factors import (
     Factored,
     assemble_tables,
@@ -36,45 +39,14 @@ from latensor.models.mixed_membership.factors import (
 from latensor.models.mixed_membership.meld import meld
 from latensor.models.mixed_membership.moments import Summary, partition_moments, summarize
 from latensor.models.mixed_membership.options import Matching, Options, check_concentration, check_options
-from latensor.models.mixed_membership.params import MixedMembership, check_variables
-from latensor.models.mixed_membership.shares import Scaling, in_original_units, share_moments, share_table
+from latensor.models.mixed_membership.params import check_variables
+from latensor.models.mixed_membership.shares import share_moments, share_table
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Moments, Table, Variables
 from latensor.moments.internal import described
 
-# Sweeps of MELD on its own, twice; an entry that still moves by so much has not settled.
-_MELD_SWEEPS, _MELD_TOLERANCE = 50, 1e-3
-# Components whose tables differ by less, on average over all entries, are the same.
-_SAME = 1e-3
-
-
-class Diagnostics(NamedTuple):
-    """How the stages of `fit` went. `"meld"` has no partitions, so the first four are `None` then."""
-
-    spectrum: Spectrum | None
-    """Singular values of the pair moment of two modes of the first partition; the noise is the next one."""
-    decomposition_status: Int[Array, " P"] | None
-    """How the factorization of each partition ended."""
-    matched: Bool[Array, " P"] | None
-    """Whether the matching of each partition gave a permutation; if not, the best assignment was taken."""
-    anchors: tuple[Int[Array, " q1"], Int[Array, " q2"], Int[Array, " q3"]] | None
-    """Variables that every partition has in each of its modes."""
-    num_flat: Int[Array, ""]
-    """Columns of variables' blocks that came out as zero and were made flat."""
-    concentration_at_limit: Bool[Array, ""] | None
-    """Whether the estimated total concentration is at either end of what was tried; `None` where it was given."""
-
-
-class _Estimate(NamedTuple):
-    """An estimate before it is arranged; real variables are shares."""
-
-    tables: Float[Array, "rows k"]
-    concentration: Float[Array, " k"]
-    clipped: Bool[Array, ""]
-    status: Int[Array, "..."]
-    num_iters: Int[Array, ""]
-    residual: Float[Array, ""]
-    diagnostics: Diagnostics
+# Sweeps of MELD on its own, twice.
+_MELD_SWEEPS = 50
 
 
 def fit(
@@ -152,11 +124,18 @@ def fit(
         guess = _as_type(1, dtype) if given is None else given
         options = settle_anchors(anchors_of_table(summary, guess, options), options)
 
-    def estimate(total: Total) -> Fit:
-        run = _meld_alone if method == "meld" else _from_partitions
-        return _arrange(run(key, shares, summary, total, options), scaling, summary.status, options)
+    together = find_missing_together(table, options)
 
-    return estimate(estimate_total(key, table, estimate) if given is None else Total(given, None))
+    def estimate(total: Total) -> Fit:
+        run = _meld_alone if method == "meld" else partial(_from_partitions, together=together)
+        return arrange(run(key, shares, summary, total, options), scaling, summary.status, options)
+
+    total = estimate_total(key, table, estimate) if given is None else Total(given, None)
+    result = estimate(total)
+    warn_at_limit(total)
+    one = one_component(summary.mean, scaling, options.variables)
+    modes = _first_modes(result.diagnostics.anchors, options)
+    return add_evidence(result, weigh_evidence(key, result.params, table, shares, one, modes))
 
 
 def fit_moments(
@@ -201,7 +180,15 @@ def fit_moments(
     estimate = _combine(
         factored, factored.tables, scaled.first, corrected.spectrum, division.anchors, Total(total, None)
     )
-    return _arrange(estimate, scaling, jnp.asarray(np.int32(Status.CONVERGED)), options)
+    return arrange(estimate, scaling, jnp.asarray(np.int32(Status.CONVERGED)), options)
+
+
+def _first_modes(anchors: Groups | None, options: Options) -> Modes | None:
+    """Return the rows of two modes of the first partition."""
+    if anchors is None:
+        return None
+    places = divide_variables(None if options.anchors is not None else jnp.stack(anchors), options).partitions.rows
+    return jnp.asarray(places[0][0]), jnp.asarray(places[1][0])
 
 
 def _as_type(total: Any, dtype: Any) -> Any:
@@ -211,8 +198,13 @@ def _as_type(total: Any, dtype: Any) -> Any:
     return jnp.asarray(np.asarray(total, dtype) if is_concrete(total) else total, dtype)
 
 
-def _from_partitions(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> _Estimate:
-    """Factor the third moments of all partitions, and polish the tables on all variables."""
+def _from_partitions(
+    key: Array, table: Table, summary: Summary, total: Total, options: Options, together: Array | None
+) -> Estimate:
+    """Factor the third moments of all partitions, and polish the tables on all variables.
+
+    Where variables go missing `together`, polishing, which divides by their rates, would bias the tables.
+    """
     chosen = anchors_of_table(summary, total.value, options) if options.anchors is None else None
     division = divide_variables(chosen, options)
     raw = partition_moments(table, division.partitions.rows)
@@ -220,9 +212,10 @@ def _from_partitions(key: Array, table: Table, summary: Summary, total: Total, o
     factors = factor_partitions(corrected, division.partitions.is_anchor, options)
     factored = assemble_tables(factors, division.partitions.rows, options)
     tables = factored.tables
-    if options.polish:
+    if options.polish and not (is_concrete(together) and together):
         start = find_concentration(tables, summary.mean, total.value)
-        tables = meld(tables, start.values, table, options.polish).tables
+        polished = meld(tables, start.values, table, options.polish).tables
+        tables = polished if together is None else jnp.where(together, tables, polished)
     return _combine(factored, tables, summary.mean, corrected.spectrum, division.anchors, total)
 
 
@@ -233,30 +226,32 @@ def _combine(
     spectrum: Spectrum,
     anchors: Groups,
     total: Total,
-) -> _Estimate:
+) -> Estimate:
     """Return the estimate with these tables."""
     concentration, clipped = find_concentration(tables, mean, total.value)
-    diagnostics = Diagnostics(spectrum, factored.status, factored.matched, anchors, factored.num_flat, total.at_limit)
-    return _Estimate(
+    diagnostics = Diagnostics(
+        spectrum, factored.status, factored.matched, anchors, factored.num_flat, None, total.at_limit
+    )
+    return Estimate(
         tables, concentration, clipped, factored.status, factored.num_iters, factored.unexplained, diagnostics
     )
 
 
-def _meld_alone(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> _Estimate:
+def _meld_alone(key: Array, table: Table, summary: Summary, total: Total, options: Options) -> Estimate:
     """Minimize MELD's criterion from random tables, first with even proportions and then with those of the result."""
     tables, concentration, num_flat = _random_start(key, summary.mean, total.value, options)
     for _ in range(2):
         result = meld(tables, concentration, table, _MELD_SWEEPS)
         tables = result.tables
         concentration, clipped = find_concentration(tables, summary.mean, total.value)
-    return _Estimate(
+    return Estimate(
         tables,
         concentration,
         clipped,
         jnp.asarray(np.int32(Status.CONVERGED)),
         jnp.asarray(np.int32(2 * _MELD_SWEEPS)),
         result.change,
-        Diagnostics(None, None, None, None, num_flat, total.at_limit),
+        Diagnostics(None, None, None, None, num_flat, None, total.at_limit),
     )
 
 
@@ -268,32 +263,3 @@ def _random_start(
     noise = jax.random.exponential(key, (shares.num_rows, k), mean.dtype)
     tables, num_flat = normalize_blocks(noise * mean[:, None], flat_tables(shares, k, mean.dtype), shares)
     return tables, total * jnp.full(k, 1 / k, mean.dtype), num_flat
-
-
-@small_jit(static_argnames="options", optimize=False)
-def _arrange(estimate: _Estimate, scaling: Scaling | None, input_status: Int[Array, ""], options: Options) -> Fit:
-    """Sort components by concentration, return to the original units and say what to think of the result."""
-    order = jnp.argsort(-estimate.concentration)
-    concentration, tables = estimate.concentration[order], estimate.tables[:, order]
-    params, variance_raised = in_original_units(MixedMembership(concentration, tables), scaling, options.variables)
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
-    boundary = estimate.clipped | variance_raised
-    if estimate.diagnostics.concentration_at_limit is not None:
-        boundary = boundary | estimate.diagnostics.concentration_at_limit
-    unsettled = ~(estimate.residual <= _MELD_TOLERANCE) if options.method == "meld" else jnp.asarray(False)
-    status = worst(
-        input_status,
-        jnp.max(estimate.status),
-        status_if(unsettled, Status.MAX_ITERS),
-        status_if(boundary, Status.BOUNDARY),
-        status_if(_coincide(tables), Status.DEGENERATE),
-        status_if(~finite | ~jnp.all(concentration > 0), Status.NON_FINITE),
-    )
-    return Fit(params, status, estimate.num_iters, estimate.residual, estimate.diagnostics)
-
-
-def _coincide(tables: Float[Array, "rows k"]) -> Bool[Array, ""]:
-    """Return whether two columns are the same."""
-    differences = jnp.mean((tables[:, :, None] - tables[:, None, :]) ** 2, axis=0)
-    itself = jnp.eye(tables.shape[1], dtype=bool)
-    return jnp.any((differences <= _SAME**2) & ~itself)

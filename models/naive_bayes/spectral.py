@@ -8,23 +8,39 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_integer, check_key, check_option, matmul, small_jit
-from latensor.decompose import Whitening, project_columns_to_simplex, whiten, whiten_operator
-from latensor.decompose.internal import worst
+from latensor.base import check_integer, check_key, check_option, divide, matmul, small_jit
+from latensor.decompose import Status, Whitening, project_columns_to_simplex, whiten, whiten_operator
+from latensor.decompose.internal import last_direction, status_if, worst
 from latensor.models.checks import check_moments
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, eigenpairs
-from latensor.models.naive_bayes.likelihood import check_documents
+from latensor.models.evidence import (
+    IMPLICIT_ITERS,
+    Evidence,
+    add_evidence,
+    after,
+    choose_rows,
+    coincide,
+    draw_halves,
+    last_directions,
+)
+from latensor.models.naive_bayes.likelihood import check_documents, sum_over_topics
 from latensor.models.naive_bayes.params import NaiveBayes
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Documents, Moments
 from latensor.moments.internal import (
     MIN_WORDS,
     as_documents,
+    average_weights,
     contract_documents,
     contract_third,
+    document_pair_forms,
     document_second_moment,
     document_second_moment_operator,
+    spread_words,
 )
+
+# Documents whose likelihood is compared with that of one topic.
+_NUM_ROWS = 2048
 
 
 class Diagnostics(NamedTuple):
@@ -34,6 +50,8 @@ class Diagnostics(NamedTuple):
     """Of the pair moment."""
     whitening_status: Int[Array, ""]
     decomposition_status: Int[Array, ""]
+    evidence: Evidence | None
+    """What the documents say about the estimate; `None` where there are only moments."""
     simplex_distance: Float[Array, " k"]
     """How far each estimated word distribution was from the simplex (Euclidean) before it was projected."""
     weights_distance: Float[Array, ""]
@@ -76,8 +94,10 @@ def fit(
         dense up to 256 words.
 
     Returns:
-      `Fit` with `Diagnostics`. Under `jit` or `vmap` values are not checked: documents that are too short are left
-      out, and `status` tells what went wrong.
+      `Fit` with `Diagnostics`. The status is `POOR_FIT` where the documents are no likelier than under one topic, as
+      real ones may be: a word distribution that was projected to the simplex has zeros, each of which costs a document
+      with that word dearly. `refine` removes them. Under `jit` or `vmap` values are not checked:
+      documents that are too short are left out, and `status` tells what went wrong.
 
     Cost: `O(n d k)` and a handful of passes over the data, or `O(n d²)` where dense.
 
@@ -89,12 +109,15 @@ def fit(
         raise ValueError(f"x: expected at least num_components = {num_components} documents; got {documents.num_rows}")
     check_option("second", second, SECONDS)
     key = check_key(key)
+    moment = None
     if second == "dense" or (second == "auto" and d <= DENSE_UP_TO):
-        whitening = whiten(document_second_moment(documents), options.num_components)
+        moment = document_second_moment(documents)
+        whitening = whiten(moment, options.num_components)
     else:
         whitening = _whiten_implicit(key, documents, options.num_components)
     tensor = contract_documents(documents, whitening.whitener)
-    return _read_off(key, whitening, tensor, options)
+    estimate = _read_off(key, whitening, tensor, options)
+    return add_evidence(estimate, _weigh_evidence(key, documents, estimate.params, moment), whitening)
 
 
 def fit_moments(
@@ -109,7 +132,8 @@ def fit_moments(
     _, second, third = check_moments(moments, Moments, ("first", "second", "third"))
     options = _check_options(num_components, second.shape[0], method, num_restarts)
     whitening = whiten(second, options.num_components)
-    return _read_off(check_key(key), whitening, contract_third(third, whitening.whitener), options)
+    estimate = _read_off(check_key(key), whitening, contract_third(third, whitening.whitener), options)
+    return estimate._replace(status=jnp.maximum(estimate.status, whitening.status))
 
 
 def _check_options(num_components: int, num_words: int, method: str, num_restarts: int) -> _Options:
@@ -128,6 +152,33 @@ def _whiten_implicit(key: Array, documents: Documents, rank: int) -> Whitening:
     return whiten_operator(key_whiten, operator, documents.vocabulary_size, rank, dtype=documents.dtype)
 
 
+@small_jit
+def _weigh_evidence(
+    key: Array, documents: Documents, params: NaiveBayes, moment: Float[Array, "d d"] | None
+) -> Evidence:
+    """Return what the documents say: of the k-th direction of their pair moment, and of the estimate's likelihood."""
+    key_halves, key_start = jax.random.split(after(jax.random.split(key)[0], params.weights))
+    halves = draw_halves(key_halves, documents.num_rows)
+    d, k = params.word_probs.shape
+    if moment is not None:
+        half = document_second_moment(halves.first(documents))
+        directions = last_directions(key_start, half, 2 * moment - half, k)
+    else:
+        weights = average_weights(documents.row_weights, documents.num_rows, documents.dtype)
+        parts = (documents._replace(row_weights=part) for part in halves.weights(weights))
+        here, there = (document_second_moment_operator(part) for part in parts)
+        dtype = documents.dtype
+        directions = last_direction(key_start, here, there, d, k, num_iters=IMPLICIT_ITERS, dtype=dtype)[:, None]
+    forms, weights = document_pair_forms(documents, directions)
+    if k == 1:
+        return Evidence(halves.judge(forms, weights), None)
+    rows = choose_rows(documents, _NUM_ROWS)
+    overall = spread_words(documents, weights[:, None])
+    one_topic = NaiveBayes(jnp.ones(1, overall.dtype), divide(overall, jnp.sum(overall)))
+    gain = jnp.mean(sum_over_topics(params, rows) - sum_over_topics(one_topic, rows))
+    return Evidence(halves.judge(forms, weights), gain)
+
+
 @small_jit(static_argnames="options")
 def _read_off(key: Array, whitening: Whitening, tensor: Float[Array, "k k k"], options: _Options) -> Fit:
     """Decompose the whitened tensor, and turn its eigenpairs into weights and word probabilities.
@@ -143,15 +194,17 @@ def _read_off(key: Array, whitening: Whitening, tensor: Float[Array, "k k k"], o
     order = jnp.argsort(-(roots**2))
     word_probs, distance = project_columns_to_simplex(columns[:, order])
     weights, weights_distance = project_columns_to_simplex((roots**2)[order][:, None])
+    degenerate = ~jnp.all(weights > 0) | coincide(word_probs)
     return Fit(
         params=NaiveBayes(weights[:, 0], word_probs),
-        status=worst(whitening.status, pairs.status),
+        status=worst(pairs.status, status_if(degenerate, Status.DEGENERATE)),
         num_iters=pairs.num_iters,
         residual=pairs.unexplained,
         diagnostics=Diagnostics(
             Spectrum(whitening.eigenvalues, whitening.noise),
             whitening.status,
             pairs.status,
+            None,
             distance,
             weights_distance[0],
         ),

@@ -187,9 +187,12 @@ def test_dependent_missingness_is_warned_of(partial_table):
     together = draw_mask(0, 0.5, (table.num_rows, 1))
     mask = table.mask & ((jnp.arange(D) < 10)[None, :] | together)
     dependent = Table(table.x, mask)
-    for options in ({}, {"second": "implicit", "third": "available"}):
-        with pytest.warns(DependentMissingnessWarning, match='are observed together in .* Use third="available"'):
-            gaussian_mixture.fit(jax.random.key(0), dependent, K, **options)
+    with pytest.warns(
+        DependentMissingnessWarning, match='are observed together in .* Use third="available"; or refine'
+    ):
+        gaussian_mixture.fit(jax.random.key(0), dependent, K)
+    with pytest.raises(ValueError, match=r'second: expected "auto" or "dense" with third="available"; got "implicit"'):
+        gaussian_mixture.fit(jax.random.key(0), dependent, K, second="implicit", third="available")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gaussian_mixture.fit(jax.random.key(0), dependent, K, third="available")

@@ -1,0 +1,94 @@
+"""What the samples say about an estimate: the rank of the pair moment of two modes, and the gain over one component."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from latensor.base import divide, machine_epsilon, matmul, small_jit
+from latensor.models.evidence import Evidence, after, choose_rows, draw_halves
+from latensor.models.mixed_membership.inference import entry_likelihoods
+from latensor.models.mixed_membership.likelihood import sample_likelihoods
+from latensor.models.mixed_membership.moments import variable_rates
+from latensor.models.mixed_membership.params import MixedMembership
+from latensor.models.mixed_membership.shares import Scaling, in_original_units
+from latensor.moments import Table, Variables, map_over_rows, sum_over_rows
+from latensor.moments.internal import average_weights, described, row_features
+
+# Rows whose likelihood is compared with that of one component, and draws for each of them.
+_NUM_ROWS, _NUM_DRAWS = 256, 40
+
+Modes = tuple[Int[Array, " r1"], Int[Array, " r2"]]
+"""Stacked rows in two modes; −1 is padding."""
+
+
+@small_jit
+def weigh_evidence(
+    key: Array, params: MixedMembership, table: Table, shares: Table, one: MixedMembership, modes: Modes | None
+) -> Evidence:
+    """Return what the samples say about an estimate, beside `one` component with the overall frequencies.
+
+    `shares` is the table whose real variables are shares. Without `modes` the rank is not judged.
+    """
+    key_rank, key_draws = jax.random.split(after(key, params.concentration))
+    rank = None if modes is None else _pair_rank(key_rank, shares, modes, params.concentration)
+    if params.concentration.shape[0] == 1:
+        return Evidence(rank, None)
+    rows = choose_rows(table, _NUM_ROWS)
+    values = sample_likelihoods(key_draws, params, rows, _NUM_DRAWS).value
+    # A single component is the likeliest for every entry, so its likelihood is all scale.
+    return Evidence(rank, jnp.mean(values - entry_likelihoods(one, rows).log_scale))
+
+
+@small_jit(static_argnames="variables")
+def one_component(mean: Float[Array, " rows"], scaling: Scaling | None, variables: Variables) -> MixedMembership:
+    """Return the model with a single component, from the means of the stacked rows."""
+    return in_original_units(MixedMembership(jnp.ones(1, mean.dtype), mean[:, None]), scaling, variables)[0]
+
+
+def _pair_rank(key: Array, table: Table, modes: Modes, concentration: Float[Array, " k"]) -> Float[Array, ""]:
+    """Return `Evidence.rank` for the pair moment `M₁₂ = E[b₁⊗b₂] − α₀/(α₀+1) E b₁⊗E b₂` of two modes.
+
+    Its k-th singular vectors `u, v` in each half of the samples are looked at in the other half: `uᵀM₁₂v` is a mean
+    over samples there. What `v` has of the directions before it is taken out first, as in `last_direction`. Missing
+    entries count as zero, divided by their rates.
+    """
+    weights = average_weights(table.row_weights, table.num_rows, concentration.dtype)
+    halves = draw_halves(key, table.num_rows)
+    inverse = divide(1, variable_rates(table, weights))[described(table).row_variables]
+    scales = tuple(jnp.where(mode >= 0, inverse[jnp.maximum(mode, 0)], 0) for mode in modes)
+
+    def features(rows: Table) -> list[Float[Array, "n r"]]:
+        return [row_features(rows, mode)[0] * scale[None, :] for mode, scale in zip(modes, scales, strict=True)]
+
+    def moments(rows: Table, both: Any) -> Any:
+        a, b = features(rows)
+        pairs = [matmul((part[:, None] * a).T, b) for part in both]
+        return jnp.stack(pairs), jnp.stack([matmul(part, a) for part in both]), jnp.stack([matmul(p, b) for p in both])
+
+    width = modes[0].shape[0] + modes[1].shape[0]
+    raw, left, right = sum_over_rows(moments, table, halves.weights(weights), floats_per_row=2 * width)
+    k, total = concentration.shape[0], jnp.sum(concentration)
+    shrink = total / (total + 1)
+    corrected = raw - shrink * left[:, :, None] * right[:, None, :]
+    # LAPACK may hang on a NaN.
+    corrected = jnp.where(jnp.all(jnp.isfinite(corrected)), corrected, jnp.nan_to_num(raw) * 0)
+
+    def last_vectors(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        u, values, v = jnp.linalg.svd(pair[0], full_matrices=False)
+        usable = jnp.where(values > machine_epsilon(values.dtype) * values[0], values, 0)
+        common = divide(matmul(u[:, : k - 1].T, matmul(pair[1], v[k - 1])), usable[: k - 1])
+        # Where one half has nothing in this direction, there is none.
+        return jnp.where(usable[k - 1] > 0, u[:, k - 1], 0), v[k - 1] - matmul(common, v[: k - 1])
+
+    u, v = lax.map(last_vectors, (corrected, corrected[::-1]))
+
+    def forms(rows: Table) -> Float[Array, "n 2"]:
+        a, b = features(rows)
+        return matmul(a, u.T) * matmul(b, v.T)
+
+    constants = shrink * jnp.sum(left[::-1] * u, axis=1) * jnp.sum(right[::-1] * v, axis=1)
+    values = map_over_rows(forms, table, floats_per_row=2 * width) - constants[None, :]
+    return halves.judge(values, weights)
