@@ -26,6 +26,7 @@ from latensor.moments._observed import Centred, centre, residuals, spread
 from latensor.moments._rows import average_weights
 from latensor.moments._sequences import (
     WINDOW,
+    Directions,
     Observations,
     Windows,
     contract_windows,
@@ -51,6 +52,7 @@ __all__ = [
     "WINDOW",
     "Centred",
     "ContractedCumulants",
+    "Directions",
     "NoiseDirections",
     "Observations",
     "Rows",

@@ -49,10 +49,10 @@ def refine(
       form: of the recursions; see `log_likelihood`.
 
     Returns:
-      `Refined`; its `log_likelihood` is the weighted mean over sequences. Zeros of `initial` and `transition` stay zeros,
-      so that a left-to-right model remains one. No variance falls by more than a factor of a thousand per step, nor
-      below the resolution of the state's own values. Under a trace, data without any observation are `UNOBSERVED`. Cost:
-      one forward and one backward pass per step.
+      `Refined`; its `log_likelihood` is the weighted mean over sequences. Zeros of `initial` and `transition` stay
+      zeros: a left-to-right model remains one. No variance falls by more than a factor of a thousand per step, nor
+      below the resolution of the state's own values. Under a trace, the status of data without any observation is
+      `UNOBSERVED`. Cost: one forward and one backward pass per step.
 
     """
     params, sequences = check_pair(params, x, mask=mask, lengths=lengths, row_weights=row_weights)

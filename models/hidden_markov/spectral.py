@@ -9,7 +9,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_bool, check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.base import (
+    check_bool,
+    check_integer,
+    check_key,
+    check_option,
+    divide,
+    is_concrete,
+    small_jit,
+)
 from latensor.decompose.internal import VIEW_METHODS
 from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
 from latensor.models.hidden_markov.data import check_moments, check_values, check_windows
@@ -17,10 +25,11 @@ from latensor.models.hidden_markov.initial import FirstObservations, first_obser
 from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
 from latensor.models.hidden_markov.start_list import list_start
 from latensor.models.hidden_markov.start_vectors import vector_start
+from latensor.models.hidden_markov.starts import polish_best
+from latensor.models.hidden_markov.states import part_states
 from latensor.models.hidden_markov.windows import (
+    Counts,
     Triples,
-    polish_best,
-    polish_symbols,
     polish_vectors,
     symbols_log_likelihood,
     vectors_log_likelihood,
@@ -46,6 +55,11 @@ __all__ = ["Diagnostics", "fit", "fit_moments"]
 _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
 # EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
+# Polishing ends when a cycle of two steps gains no more than this, in nats per window, or what the floating type can
+# resolve: for tables that count as exact, and for data, whose likelihood has a far larger sampling error.
+_LEAST_EXACT_GAIN, _LEAST_GAIN = 1e-9, 1e-7
+# Limits on its steps: on a table; on a list of triples or on vectors.
+_TABLE_STEPS, _LIST_STEPS = 399, 199
 
 
 def fit(
@@ -61,7 +75,7 @@ def fit(
     num_restarts: int = 20,
     marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
     polish: bool = True,
-    num_starts: int = 16,
+    num_starts: int = 8,
 ) -> Fit:
     """Estimate the model from the consecutive triples of sequences.
 
@@ -122,7 +136,7 @@ def fit_moments(
     num_restarts: int = 20,
     marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
     polish: bool = True,
-    num_starts: int = 16,
+    num_starts: int = 8,
 ) -> Fit:
     """Recover a model of symbols from the tables of its first three observations; exact where they are.
 
@@ -133,7 +147,7 @@ def fit_moments(
     options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     options = _check_options(options, moments.third.shape[0], " (the number of symbols)")
     noise = np.zeros((), moments.third.dtype)
-    return _fit_tables(key, _Tables(moments, noise, None, None), options)
+    return _fit_tables(key, _Tables(moments, noise, _LEAST_EXACT_GAIN, None, None), options)
 
 
 def _check_options(options: Options, largest: int, why: str) -> Options:
@@ -152,6 +166,8 @@ class _Tables(NamedTuple):
 
     moments: CrossMoments
     noise: Any
+    tol: float | Array
+    """Of polishing."""
     first: FirstObservations | None
     num_dropped: Int[Array, ""] | None
 
@@ -183,7 +199,7 @@ def _count(sequences: Sequences) -> _Tables:
     windows = find_windows(sequences)
     moments = window_table(windows, sequences.num_symbols)
     noise = noise_level(jnp.sum(moments.first[1] > 0), windows.weights)
-    return _Tables(moments, noise, first_observations(sequences), _count_dropped(sequences))
+    return _Tables(moments, noise, _LEAST_GAIN, first_observations(sequences), _count_dropped(sequences))
 
 
 @jax.jit
@@ -200,13 +216,18 @@ def _fit_tables(key: Array, tables: _Tables, options: Options) -> Fit:
     return finish(key, tables, start, options)
 
 
+def _polish_counts(
+    key: Array, counts: Counts, start: Start, options: Options, tol: float | Array, max_iters: int
+) -> Estimate:
+    if not options.polish:
+        return unpolished(symbols_log_likelihood(counts, start.params), start)
+    key_states, key_starts = jax.random.split(jax.random.split(key)[1])
+    begin = part_states(key_states, start.params)
+    return polished(polish_best(key_starts, counts, begin, start.clear, options.num_starts, tol, max_iters), start)
+
+
 def _finish_tables(key: Array, tables: _Tables, start: Start, options: Options) -> Fit:
-    table = tables.moments.third
-    if options.polish:
-        _, key_polish = jax.random.split(key)
-        estimate = polished(polish_best(key_polish, table, start.params, options.num_starts), start)
-    else:
-        estimate = unpolished(symbols_log_likelihood(table, start.params), start)
+    estimate = _polish_counts(key, tables.moments.third, start, options, tables.tol, _TABLE_STEPS)
     return arrange(estimate, start, tables.first, tables.num_dropped)
 
 
@@ -219,7 +240,7 @@ def _fit_list(key: Array, sequences: Sequences, options: Options) -> Fit:
     assert sequences.num_symbols is not None
     prepared = _prepare(sequences)
     start = list_start(key, prepared.windows, sequences.num_symbols, options)
-    estimate = _polish_list(prepared.windows, start, options, _num_places(prepared.windows))
+    estimate = _polish_list(key, prepared.windows, start, options, _num_places(prepared.windows))
     return _arrange_symbols(estimate, start, prepared.first, prepared.num_dropped)
 
 
@@ -237,24 +258,23 @@ def _relative(windows: Windows) -> Windows:
 
 
 @partial(jax.jit, static_argnames=("options", "num_places"))
-def _polish_list(windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
+def _polish_list(key: Array, windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
     triples = Triples(*distinct_triples(_relative(windows), num_places))
-    if options.polish:
-        return polished(polish_symbols(triples, start.params), start)
-    return unpolished(symbols_log_likelihood(triples, start.params), start)
+    return _polish_counts(key, triples, start, options, _LEAST_GAIN, _LIST_STEPS)
 
 
 def _fit_vectors(key: Array, sequences: Sequences, options: Options) -> Fit:
     prepared = _prepare(sequences)
     start = vector_start(key, prepared.windows, prepared.weights, options)
-    return _finish_vectors(prepared, start, options)
+    return _finish_vectors(key, prepared, start, options)
 
 
 @partial(jax.jit, static_argnames="options")
-def _finish_vectors(prepared: _Prepared, start: Start, options: Options) -> Fit:
+def _finish_vectors(key: Array, prepared: _Prepared, start: Start, options: Options) -> Fit:
     windows = _relative(prepared.windows)
     if options.polish:
-        estimate = polished(polish_vectors(windows, start.params), start)
+        begin = part_states(jax.random.split(key)[1], start.params)
+        estimate = polished(polish_vectors(windows, begin, _LEAST_GAIN, _LIST_STEPS), start)
     else:
         estimate = unpolished(vectors_log_likelihood(windows, start.params), start)
     return arrange(estimate, start, prepared.first, prepared.num_dropped)
