@@ -81,8 +81,8 @@ def fit(
 
     Args:
       key: a random key, for the restarts.
-      x: `Sequences`; or symbols, integers `(time,)` or `(sequences, time)`; or real vectors `(time, d)` or
-        `(sequences, time, d)`.
+      x: `Sequences`; or symbols, integers `(time,)` or `(sequences, time)`, below zero where missing; or real vectors
+        `(time, d)` or `(sequences, time, d)`.
       num_components: number of states, at most the number of symbols, or `2d + 1` for real vectors.
       mask: `(time,)` or `(sequences, time)` bool, True where an observation was made; `None` means everywhere. Triples
         with a missing observation are left out.
@@ -96,19 +96,21 @@ def fit(
       marginals: how pairs of states follow from pairs of observations: by their `"likelihood"`, or by the
         `"pseudoinverse"`, which is linear and less efficient.
       polish: whether to run EM on the likelihood of windows of three. False returns the spectral estimate.
-      num_starts: starts of polishing on a dense table: the spectral estimate, and random ones. They matter if the last
-        singular value (`Diagnostics.spectrum`) is not clear of the noise; otherwise one is enough.
+      num_starts: starts of polishing for symbols: the spectral estimate, and random ones. All take a few steps, half of
+        them some more, and the likeliest goes on. One is enough, and the others are left out, where the spectrum is
+        clear: the last singular value is above twice the noise and the next one is noise. Otherwise two states have
+        nearly the same past and future, or the data are from no model of this size.
 
     Returns:
       `Fit` with `Diagnostics`. The states are in decreasing order of how often they occur in a window. The status is
-      that of polishing: `MAX_ITERS` if EM was still gaining at its limit; without polishing, that of the spectral
-      estimate. Either way it is `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of
+      that of polishing: `MAX_ITERS` if EM was still gaining at its limit, and `refine` will gain more; without
+      polishing, that of the spectral estimate. Either way it is `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of
       the returned `emission` are linearly dependent. With few sequences, whose first observations say little, `initial`
       is drawn to the distribution over all windows. Under `jit` or `vmap` values are not checked: symbols out of range
       count as missing, and `status` tells what went wrong.
 
     Cost: one pass over symbols if `num_symbols³` is at most twice the data; otherwise about twenty passes, `O(n k³)`,
-    and sixty over the distinct triples.
+    and two hundred over the distinct triples, twice that from several starts.
 
     """
     key = check_key(key)

@@ -179,7 +179,8 @@ def test_symbols_below_zero_are_missing_in_every_verb(kind, float64):
     mask[:, 0] = np.arange(N) % 2 == 0
     coded = np.where(mask, x, -1 - 5 * x)
     verbs = {
-        "fit": lambda x, **given: fit(kind, x, **given),
+        # Polishing ends where rounding lets it, in flat directions too.
+        "fit": lambda x, **given: fit(kind, x, polish=False, **given),
         "refine": lambda x, **given: hidden_markov.refine(params, x, max_iters=5, **given),
         "log_likelihood": lambda x, **given: hidden_markov.log_likelihood(params, x, **given),
         "posterior": lambda x, **given: hidden_markov.posterior(params, x, **given),
