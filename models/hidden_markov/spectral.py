@@ -104,10 +104,10 @@ def fit(
     Returns:
       `Fit` with `Diagnostics`. The states are in decreasing order of how often they occur in a window. The status is
       that of polishing: `MAX_ITERS` if EM was still gaining at its limit, and `refine` will gain more; without
-      polishing, that of the spectral estimate. Either way it is `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of
-      the returned `emission` are linearly dependent. With few sequences, whose first observations say little, `initial`
-      is drawn to the distribution over all windows. Under `jit` or `vmap` values are not checked: symbols out of range
-      count as missing, and `status` tells what went wrong.
+      polishing, that of the spectral estimate. Either way it is `DEGENERATE` if a returned state does not occur, and
+      `RANK_DEFICIENT` if the columns of the returned `emission` are linearly dependent. With few sequences, whose first
+      observations say little, `initial` is drawn to the distribution over all windows. Under `jit` or `vmap` values are
+      not checked: symbols out of range count as missing, and `status` tells what went wrong.
 
     Cost: one pass over symbols if `num_symbols³` is at most twice the data; otherwise about twenty passes, `O(n k³)`,
     and two hundred over the distinct triples, twice that from several starts.
