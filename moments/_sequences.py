@@ -138,10 +138,9 @@ def contract_windows(windows: Windows, directions: Float[Array, "d r"] | Directi
     def block(x: Array, weights: Array) -> Any:
         weights = weights[: 1 - WINDOW]
         if len(matrices) == 1:
-            features = window_views(view_features(x, matrices[0]))
-        else:
-            features = tuple(view_features(view, w) for view, w in zip(window_views(x), matrices, strict=True))
-        return cross_sums(weights, *features), jnp.sum(weights)
+            return cross_sums(weights, *window_views(view_features(x, matrices[0]))), jnp.sum(weights)
+        one, two, three = (view_features(view, w) for view, w in zip(window_views(x), matrices, strict=True))
+        return cross_sums(weights, one, two, three), jnp.sum(weights)
 
     padded = jnp.pad(windows.weights.astype(matrices[0].dtype), (0, WINDOW - 1))
     width = matrices[0].shape[1] ** 2

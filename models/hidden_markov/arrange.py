@@ -15,6 +15,9 @@ from latensor.models.hidden_markov.start import Start
 from latensor.models.hidden_markov.states import are_independent, occurrence
 from latensor.models.results import Fit, Spectrum
 
+# In nats per window and cycle of two steps.
+_SETTLED_GAIN = 1e-5
+
 
 class Diagnostics(NamedTuple):
     """How the stages of `fit` went."""
@@ -49,9 +52,14 @@ class Estimate(NamedTuple):
 
 
 def polished(result: EMResult, start: Start) -> Estimate:
-    """Return the estimate after polishing. Its status is EM's, but a NaN in the moments is never forgotten."""
+    """Return the estimate after polishing. Its status is EM's, but a NaN in the moments is never forgotten.
+
+    EM at its limit has converged if what it gains still is far below the sampling error of the likelihood.
+    """
     bad = status_if(start.status == Status.NON_FINITE, Status.NON_FINITE)
-    return Estimate(result.params, result.objective, result.num_iters, worst(result.status, bad))
+    settled = (result.status == Status.MAX_ITERS) & (jnp.abs(result.gain) <= _SETTLED_GAIN)
+    status = jnp.where(settled, Status.CONVERGED, result.status)
+    return Estimate(result.params, result.objective, result.num_iters, worst(status, bad))
 
 
 def unpolished(log_likelihood: Float[Array, ""], start: Start) -> Estimate:

@@ -28,7 +28,7 @@ def _log_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Float[Array,
     standard deviations apart.
     """
     assert params.variance is not None
-    dtype = params.emission.dtype
+    states, dtype = (params.emission.T, params.variance.T), params.emission.dtype
     # Far beyond every state all are as likely: squares that overflow would leave infinity minus infinity.
     farthest = float(jnp.finfo(dtype).max) / 4
 
@@ -38,7 +38,7 @@ def _log_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Float[Array,
             error = (x - mean[None, :]).astype(dtype)
             return jnp.minimum(matmul(error * error, 1 / variance), farthest)
 
-        return lax.map(distance, (params.emission.T, params.variance.T)).T
+        return lax.map(distance, states).T
 
     distances = map_over_rows(block, x, floats_per_row=2 * x.shape[1])
     return -(distances + jnp.sum(jnp.log(2 * math.pi * params.variance), axis=0)[None, :]) / 2

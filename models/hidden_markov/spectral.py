@@ -55,9 +55,8 @@ __all__ = ["Diagnostics", "fit", "fit_moments"]
 _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
 # EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
-# Polishing ends when a cycle of two steps gains no more than this, in nats per window, or what the floating type can
-# resolve: for tables that count as exact, and for data, whose likelihood has a far larger sampling error.
-_LEAST_EXACT_GAIN, _LEAST_GAIN = 1e-9, 1e-7
+# Polishing ends when a cycle of two steps gains no more than this, in nats per window: in float64, and in float32.
+_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-9, 1e-8
 # Limits on its steps: on a table; on a list of triples or on vectors.
 _TABLE_STEPS, _LIST_STEPS = 399, 199
 
@@ -149,7 +148,7 @@ def fit_moments(
     options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     options = _check_options(options, moments.third.shape[0], " (the number of symbols)")
     noise = np.zeros((), moments.third.dtype)
-    return _fit_tables(key, _Tables(moments, noise, _LEAST_EXACT_GAIN, None, None), options)
+    return _fit_tables(key, _Tables(moments, noise, None, None), options)
 
 
 def _check_options(options: Options, largest: int, why: str) -> Options:
@@ -168,8 +167,6 @@ class _Tables(NamedTuple):
 
     moments: CrossMoments
     noise: Any
-    tol: float | Array
-    """Of polishing."""
     first: FirstObservations | None
     num_dropped: Int[Array, ""] | None
 
@@ -201,7 +198,7 @@ def _count(sequences: Sequences) -> _Tables:
     windows = find_windows(sequences)
     moments = window_table(windows, sequences.num_symbols)
     noise = noise_level(jnp.sum(moments.first[1] > 0), windows.weights)
-    return _Tables(moments, noise, _LEAST_GAIN, first_observations(sequences), _count_dropped(sequences))
+    return _Tables(moments, noise, first_observations(sequences), _count_dropped(sequences))
 
 
 @jax.jit
@@ -218,18 +215,22 @@ def _fit_tables(key: Array, tables: _Tables, options: Options) -> Fit:
     return finish(key, tables, start, options)
 
 
-def _polish_counts(
-    key: Array, counts: Counts, start: Start, options: Options, tol: float | Array, max_iters: int
-) -> Estimate:
+def _tolerance(start: Start) -> float:
+    return _LEAST_SINGLE_GAIN if start.params.emission.dtype == jnp.float32 else _LEAST_GAIN
+
+
+def _polish_counts(key: Array, counts: Counts, start: Start, options: Options, max_iters: int) -> Estimate:
     if not options.polish:
         return unpolished(symbols_log_likelihood(counts, start.params), start)
     key_states, key_starts = jax.random.split(jax.random.split(key)[1])
     begin = part_states(key_states, start.params)
-    return polished(polish_best(key_starts, counts, begin, start.clear, options.num_starts, tol, max_iters), start)
+    return polished(
+        polish_best(key_starts, counts, begin, start.clear, options.num_starts, _tolerance(start), max_iters), start
+    )
 
 
 def _finish_tables(key: Array, tables: _Tables, start: Start, options: Options) -> Fit:
-    estimate = _polish_counts(key, tables.moments.third, start, options, tables.tol, _TABLE_STEPS)
+    estimate = _polish_counts(key, tables.moments.third, start, options, _TABLE_STEPS)
     return arrange(estimate, start, tables.first, tables.num_dropped)
 
 
@@ -262,7 +263,7 @@ def _relative(windows: Windows) -> Windows:
 @partial(jax.jit, static_argnames=("options", "num_places"))
 def _polish_list(key: Array, windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
     triples = Triples(*distinct_triples(_relative(windows), num_places))
-    return _polish_counts(key, triples, start, options, _LEAST_GAIN, _LIST_STEPS)
+    return _polish_counts(key, triples, start, options, _LIST_STEPS)
 
 
 def _fit_vectors(key: Array, sequences: Sequences, options: Options) -> Fit:
@@ -276,7 +277,7 @@ def _finish_vectors(key: Array, prepared: _Prepared, start: Start, options: Opti
     windows = _relative(prepared.windows)
     if options.polish:
         begin = part_states(jax.random.split(key)[1], start.params)
-        estimate = polished(polish_vectors(windows, begin, _LEAST_GAIN, _LIST_STEPS), start)
+        estimate = polished(polish_vectors(windows, begin, _tolerance(start), _LIST_STEPS), start)
     else:
         estimate = unpolished(vectors_log_likelihood(windows, start.params), start)
     return arrange(estimate, start, prepared.first, prepared.num_dropped)
