@@ -56,9 +56,10 @@ _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
 # EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
 # Polishing ends when a cycle of two steps gains no more than this, in nats per window: in float64, and in float32.
-_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-9, 1e-8
-# Limits on its steps: on a table; on a list of triples or on vectors.
-_TABLE_STEPS, _LIST_STEPS = 399, 199
+_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-12, 1e-9
+# Limits on its steps: on a table; on a list of triples or on vectors. Lists are for `refine` to finish: on real words
+# more steps raise the likelihood of windows and lower what `refine` then reaches.
+_TABLE_STEPS, _LIST_STEPS = 599, 71
 
 
 def fit(
@@ -109,7 +110,7 @@ def fit(
       not checked: symbols out of range count as missing, and `status` tells what went wrong.
 
     Cost: one pass over symbols if `num_symbols³` is at most twice the data; otherwise about twenty passes, `O(n k³)`,
-    and two hundred over the distinct triples, twice that from several starts.
+    and seventy over the distinct triples, four times that from several starts.
 
     """
     key = check_key(key)

@@ -15,6 +15,10 @@ from latensor.models.hidden_markov.windows import Counts, polish_symbols, symbol
 _FIRST_STEPS, _SECOND_STEPS, _KEEP_ONE_IN = 13, 39, 2
 
 
+# Starts whose log-likelihoods per window differ by less lead to the same optimum.
+_SAME_OPTIMUM = 1e-5
+
+
 class _Race(NamedTuple):
     """Where each start has come to."""
 
@@ -36,6 +40,11 @@ def _random_starts(key: Array, usual: Float[Array, " d"], k: int, number: int) -
         draws[:, :k] / jnp.sum(draws[:, :k], axis=2, keepdims=True),
         columns / jnp.sum(columns, axis=1, keepdims=True),
     )
+
+
+def _rounded(objective: Float[Array, " starts"]) -> Float[Array, " starts"]:
+    """Return log-likelihoods to compare: of starts that are as good the first is chosen, not one by its last digits."""
+    return jnp.round(objective / _SAME_OPTIMUM)
 
 
 def polish_best(
@@ -65,17 +74,19 @@ def polish_best(
     # One after the other, in one loop that is compiled once: no start waits for the slowest.
     def run(turn: Array | int, race: _Race) -> _Race:
         turn = jnp.asarray(turn, jnp.int32)
-        is_first, is_last = turn < num_starts, turn == end
-        ranked = jnp.argsort(-race.after_first)[jnp.clip(turn - num_starts, 0, num_starts - 1)]
-        place = jnp.where(is_first, turn, jnp.where(is_last, jnp.argmax(race.objective), ranked))
-        steps = jnp.where(is_last, max_iters, jnp.where(is_first, _FIRST_STEPS, _SECOND_STEPS))
+        is_first, is_last = turn < num_starts, turn >= end
+        ranked = jnp.argsort(-_rounded(race.after_first))[jnp.clip(turn - num_starts, 0, num_starts - 1)]
+        place = jnp.where(is_first, turn, jnp.where(is_last, jnp.argmax(_rounded(race.objective)), ranked))
+        steps = jnp.where(is_first, _FIRST_STEPS, _SECOND_STEPS)
+        steps = jnp.where(is_last, jnp.maximum(max_iters - race.num_iters[place], 0), steps)
         result = polish_symbols(counts, jax.tree.map(lambda part: part[place], race.params), tol, steps)
+        result = result._replace(num_iters=race.num_iters[place] + result.num_iters)
         return _Race(
             jax.tree.map(lambda all_, one: all_.at[place].set(one), race.params, result.params),
             race.objective.at[place].set(result.objective),
             jnp.where(is_first, race.after_first.at[place].set(result.objective), race.after_first),
-            race.num_iters.at[place].add(result.num_iters),
-            result._replace(num_iters=race.num_iters[place] + result.num_iters),
+            race.num_iters.at[place].set(result.num_iters),
+            jax.tree.map(lambda old, new: jnp.where(steps > 0, new, old), race.last, result),
         )
 
     blank = jax.eval_shape(lambda: polish_symbols(counts, start, tol, max_iters))
@@ -87,4 +98,5 @@ def polish_best(
         jnp.zeros(num_starts, jnp.int32),
         jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), blank),
     )
-    return lax.fori_loop(jnp.where(clear, end, 0), end + 1, run, race).last
+    # The last turn comes twice: extrapolation that begins afresh often finds more to gain where it had come to rest.
+    return lax.fori_loop(jnp.where(clear, end, 0), end + 2, run, race).last
