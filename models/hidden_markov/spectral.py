@@ -56,7 +56,7 @@ _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
 # EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
 # Polishing ends when a cycle of two steps gains no more than this, in nats per window: in float64, and in float32.
-_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-12, 1e-9
+_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-15, 1e-9
 # Limits on its steps: on a table; on a list of triples or on vectors. Lists are for `refine` to finish: on real words
 # more steps raise the likelihood of windows and lower what `refine` then reaches.
 _TABLE_STEPS, _LIST_STEPS = 599, 71
