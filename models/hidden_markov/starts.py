@@ -98,5 +98,5 @@ def polish_best(
         jnp.zeros(num_starts, jnp.int32),
         jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), blank),
     )
-    # The last turn comes again and again: extrapolation that begins afresh often finds more to gain where it had come to rest.
-    return lax.fori_loop(jnp.where(clear, end, 0), end + 12, run, race).last
+    # The last turn comes twice: extrapolation that begins afresh often finds more to gain where it had come to rest.
+    return lax.fori_loop(jnp.where(clear, end, 0), end + 2, run, race).last
