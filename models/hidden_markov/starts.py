@@ -62,6 +62,7 @@ def polish_best(
     noise. Otherwise two states have nearly the same past and future, or the data are from no model of this size, and
     more starts are worth their cost. All take a few steps, the best of them some more, the likeliest goes to the end.
     """
+    clear = jnp.asarray(clear) | (num_starts == 1)
     others = _random_starts(
         key, symbol_shares(counts, start.emission.shape[0]), start.emission.shape[1], num_starts - 1
     )
