@@ -32,6 +32,7 @@ from latensor.moments._values import finite_moments
 from latensor.moments.data import Sequences, as_sequences
 
 WINDOW = 3
+Directions = tuple[Float[Array, "d r"], Float[Array, "d r"], Float[Array, "d r"]]
 
 
 class Observations(NamedTuple):
@@ -130,15 +131,22 @@ def window_table(windows: Windows, num_symbols: int) -> CrossMoments:
 
 
 @jax.jit
-def contract_windows(windows: Windows, directions: Float[Array, "d r"]) -> CrossMoments:
-    """Return the moments of `Wᵀx_t`, `Wᵀx_{t+1}`, `Wᵀx_{t+2}` over all windows; see `contract_sequence_moments`."""
+def contract_windows(windows: Windows, directions: Float[Array, "d r"] | Directions) -> CrossMoments:
+    """Return the moments of `Wᵀx_t`, `Wᵀx_{t+1}`, `Wᵀx_{t+2}` over all windows; see `contract_sequence_moments`.
+
+    `directions` are one matrix for all three observations, whose features are then computed once, or one for each.
+    """
+    matrices = directions if isinstance(directions, tuple) else (directions,)
 
     def block(x: Array, weights: Array) -> Any:
         weights = weights[: 1 - WINDOW]
-        return cross_sums(weights, *window_views(view_features(x, directions))), jnp.sum(weights)
+        if len(matrices) == 1:
+            return cross_sums(weights, *window_views(view_features(x, matrices[0]))), jnp.sum(weights)
+        one, two, three = (view_features(view, w) for view, w in zip(window_views(x), matrices, strict=True))
+        return cross_sums(weights, one, two, three), jnp.sum(weights)
 
-    padded = jnp.pad(windows.weights.astype(directions.dtype), (0, WINDOW - 1))
-    width = directions.shape[1] ** 2
+    padded = jnp.pad(windows.weights.astype(matrices[0].dtype), (0, WINDOW - 1))
+    width = matrices[0].shape[1] ** 2
     return average_sums(*sum_over_rows(block, windows.x, padded, floats_per_row=width, overlap=WINDOW - 1))
 
 
@@ -172,9 +180,8 @@ def _observed_vectors(sequences: Sequences) -> np.ndarray:
     return np.asarray(sequences.x)[sequences.observed_on_host()]
 
 
-def pair_product(windows: Windows, vectors: Float[Array, "d r"], shift: int) -> Float[Array, "d r"]:
-    """Return `(Σ_t w_t x_t⊗x_{t+shift}) V`; a negative shift is the transposed matrix. `O(n r)`, never `(d, d)`."""
-    row, column = (0, shift) if shift > 0 else (-shift, 0)
+def pair_product(windows: Windows, vectors: Float[Array, "d r"], row: int, column: int) -> Float[Array, "d r"]:
+    """Return `(Σ_t w_t x_{t+row}⊗x_{t+column}) V` over all windows. `O(n r)`, never `(d, d)`."""
 
     def block(views: tuple[Array, Array, Array], weights: Array) -> Array:
         return spread_view(views[row], weights[:, None] * view_features(views[column], vectors), vectors.shape[0])

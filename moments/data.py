@@ -136,13 +136,13 @@ class Documents(Rows):
 class Sequences(Rows):
     """Sequences of symbols or of real vectors, one long sequence or many.
 
-    Symbols are integers `(time,)` or `(sequences, time)`; mask those that are missing (under a
-    trace, where values are not checked, a symbol out of range counts as missing). Real vectors are floating, with a
+    Symbols are integers `(time,)` or `(sequences, time)`; those below zero are missing, as are those that are masked
+    (under a trace, where values are not checked, also a symbol that is too large). Real vectors are floating, with a
     trailing axis of dimensions. Masked values are ignored; they may be NaN. A list of sequences of different lengths is
     padded to `(sequences, longest)`, and its `lengths` are read off.
     """
 
-    _static: ClassVar[tuple[str, ...]] = ("num_symbols",)
+    _static: ClassVar[tuple[str, ...]] = ("num_symbols", "is_batched")
 
     x: Num[Array, "..."]
     lengths: Int[Array, " sequences"] | None
@@ -154,6 +154,9 @@ class Sequences(Rows):
     """One weight per sequence; `None` means equal weights. Only their ratios matter."""
     num_symbols: int | None
     """Number of different symbols; `None` for real vectors. Read off `x` where it is left out and `x` is concrete."""
+    is_batched: bool
+    """Whether the first axis is that of sequences. Remembered from construction: a batch of single sequences, as
+    `jax.vmap(Sequences)` makes it, has the shape of many sequences."""
 
     def __init__(
         self,
@@ -173,6 +176,7 @@ class Sequences(Rows):
             raise ValueError(f"x: expected {kind} {shapes}, not empty; got shape {array.shape}{hint}")
         times = array.shape if symbolic else array.shape[:-1]
         observed = check_mask(mask, times, "x" if symbolic else "x without its last axis")
+        self._set(is_batched=len(times) == 2)
         self._set(
             x=check_symbols(array) if symbolic else as_float(array),
             lengths=check_lengths(lengths, times),
@@ -205,11 +209,6 @@ class Sequences(Rows):
     def is_symbolic(self) -> bool:
         """Whether observations are symbols."""
         return bool(jnp.issubdtype(self.x.dtype, jnp.integer))
-
-    @property
-    def is_batched(self) -> bool:
-        """Whether the first axis is that of sequences."""
-        return self.x.ndim == (2 if self.is_symbolic else 3)
 
     @property
     def num_sequences(self) -> int:
@@ -255,4 +254,11 @@ def as_documents(data: Any, **given: Any) -> Documents:
 def as_sequences(data: Any, **given: Any) -> Sequences:
     """Return `data` if it is sequences, else those of the array `data` and the fields in `given` (`lengths`, …)."""
     sequences = as_data(Sequences, data, given)
-    return Sequences(data, **given) if sequences is None else sequences
+    if sequences is None:
+        return Sequences(data, **given)
+    axes = 1 + sequences.is_batched + (not sequences.is_symbolic)
+    if sequences.x.ndim != axes:
+        raise ValueError(
+            f"x: expected one Sequences, x with {axes} axes; got a batch, {sequences.x.shape}: use jax.vmap"
+        )
+    return sequences

@@ -29,6 +29,7 @@ from latensor.moments._ragged import pad_sequences
 from latensor.moments._rows import average_weights
 from latensor.moments._sequences import (
     WINDOW,
+    Directions,
     Observations,
     Windows,
     contract_windows,
@@ -55,6 +56,7 @@ __all__ = [
     "WINDOW",
     "Centred",
     "ContractedCumulants",
+    "Directions",
     "NoiseDirections",
     "Observations",
     "Rows",

@@ -8,12 +8,17 @@ and one sequence of 200,000 tokens, warm, in one process, checks of the input in
 - `refine` from `fit`, the time of `fit` included, reaches hmmlearn's log-likelihood on each (within 1e-5, relative)
   in at most a tenth of its time.
 
+With k = 6 states, d = 30 symbols and 60,000 tokens, where not all states are clear of the noise and polishing takes
+several starts, `fit` is at least 100 times faster than 60 iterations of hmmlearn, on each of 5 such models, and the
+mean error of its emissions is lower.
+
 And `fit` on 2,000,000 tokens with d = 10,000 symbols and k = 20 states needs less than 3 GB in all, and time that grows
 linearly with the tokens.
 """
 
 import time
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +71,39 @@ def _many_symbols(options: Options) -> tuple[list[list[object]], list[Claim]]:
     return rows, claims
 
 
+def _hidden_states(options: Options, peer_type: Any) -> tuple[list[list[object]], list[Claim]]:
+    """Compare both sides where the states are hard to tell apart."""
+    k, d, trials = 6, 30, options.trials or (2 if options.quick else 5)
+    n, iterations = (5_000, 5) if options.quick else (60_000, 60)
+    rows: list[list[object]] = []
+    faster, errors = [], []
+    for seed in tqdm(range(trials), desc="6 states"):
+        truth = _draw(np.random.default_rng([30, seed]), k, d)
+        x = hidden_markov.sample(jax.random.key(seed), truth, 1, length=n).x[0]
+        timing, fit = measure(partial(hidden_markov.fit, jax.random.key(100 + seed), x, k, num_symbols=d), 5)
+        peer = peer_type(n_components=k, n_iter=iterations, tol=-np.inf, random_state=seed)
+        start = time.perf_counter()
+        peer.fit(np.asarray(x)[:, None])
+        theirs = time.perf_counter() - start
+        emissions = (fit.params.emission, jnp.asarray(peer.emissionprob_.T, jnp.float32))
+        errors.append([float(matched_rmse(truth.emission, emission)) for emission in emissions])
+        faster.append(theirs / timing.warm)
+        label, likelihood = f"d = {d}, k = {k}, model {seed}", float(hidden_markov.log_likelihood(fit.params, x)[0])
+        score = float(peer.score(np.asarray(x)[:, None]))
+        rows.append([label, "fit", timing.warm, faster[-1], errors[-1][0], likelihood, Status(int(fit.status)).name])
+        rows.append([label, "hmmlearn", theirs, 1.0, errors[-1][1], score, peer.monitor_.iter])
+    ours, theirs = np.mean(errors, axis=0)
+    claims = [
+        Claim(
+            "6 states, 30 symbols: at least 100 times faster, on each",
+            f"{min(faster):.0f} to {max(faster):.0f}",
+            min(faster) >= 100,
+        ),
+        Claim("with a lower mean error of the emissions", f"{ours:.4f} against {theirs:.4f}", bool(ours < theirs)),
+    ]
+    return rows, claims
+
+
 def run(options: Options) -> Report:
     """Time both sides on the same sequences."""
     try:
@@ -74,6 +112,8 @@ def run(options: Options) -> Report:
         raise BenchmarkError("needs hmmlearn: pip install -e '.[bench,peers]'") from None
     # First, while the process is small: its peak memory is one of the claims.
     rows, claims = _many_symbols(options)
+    more_rows, more_claims = _hidden_states(options, CategoricalHMM)
+    rows, claims = rows + more_rows, claims + more_claims
     trials = options.trials or (2 if options.quick else 5)
     n, iterations = (5_000, 10) if options.quick else (200_000, 100)
     k, d = 5, 20

@@ -4,15 +4,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul, positive_or_one
+from latensor.base import machine_epsilon
 from latensor.decompose import Status
 from latensor.decompose.internal import EMResult, status_if, worst
 from latensor.models.hidden_markov.initial import FirstObservations, first_states
 from latensor.models.hidden_markov.params import HiddenMarkov, reorder
 from latensor.models.hidden_markov.start import Start
+from latensor.models.hidden_markov.states import are_independent, occurrence
 from latensor.models.results import Fit, Spectrum
+
+# In nats per window and cycle of two steps.
+_SETTLED_GAIN = 1e-5
 
 
 class Diagnostics(NamedTuple):
@@ -48,40 +52,19 @@ class Estimate(NamedTuple):
 
 
 def polished(result: EMResult, start: Start) -> Estimate:
-    """Return the estimate after polishing. Its status is EM's, but a NaN in the moments is never forgotten."""
+    """Return the estimate after polishing. Its status is EM's, but a NaN in the moments is never forgotten.
+
+    EM at its limit has converged if what it gains still is far below the sampling error of the likelihood.
+    """
     bad = status_if(start.status == Status.NON_FINITE, Status.NON_FINITE)
-    return Estimate(result.params, result.objective, result.num_iters, worst(result.status, bad))
+    settled = (result.status == Status.MAX_ITERS) & (jnp.abs(result.gain) <= _SETTLED_GAIN)
+    status = jnp.where(settled, Status.CONVERGED, result.status)
+    return Estimate(result.params, result.objective, result.num_iters, worst(status, bad))
 
 
 def unpolished(log_likelihood: Float[Array, ""], start: Start) -> Estimate:
     """Return the spectral estimate as it is."""
     return Estimate(start.params, log_likelihood, start.num_iters, start.status)
-
-
-def _occurrence(params: HiddenMarkov) -> Float[Array, " k"]:
-    """Return how often each state occurs among the three of a window."""
-    second = matmul(params.initial, params.transition)
-    return (params.initial + second + matmul(second, params.transition)) / 3
-
-
-def _signatures(params: HiddenMarkov, occurrence: Float[Array, " k"]) -> Float[Array, "f k"]:
-    """Return what the states look like in the moments: `P(x | h)/√P(x)`; or means and squares in standard units."""
-    usual = matmul(params.emission, occurrence)[:, None]
-    if params.variance is None:
-        return divide(params.emission, jnp.sqrt(usual))
-    means = params.emission - usual
-    squares = means * means + params.variance
-    scale = positive_or_one(matmul(squares, occurrence))[:, None]
-    return jnp.concatenate([means / jnp.sqrt(scale), squares / scale, jnp.ones_like(occurrence)[None, :]])
-
-
-def _has_full_rank(columns: Float[Array, "f k"]) -> Bool[Array, ""]:
-    """Return whether columns are linearly independent, beyond rounding."""
-    columns = columns / positive_or_one(jnp.linalg.norm(columns, axis=0))[None, :]
-    gram = matmul(columns.T, columns)
-    k, finite = gram.shape[0], jnp.all(jnp.isfinite(gram))
-    smallest = jnp.linalg.eigvalsh(jnp.where(finite, gram, jnp.eye(k, dtype=gram.dtype)))[0]
-    return smallest > 10 * k * machine_epsilon(gram.dtype)
 
 
 def arrange(
@@ -100,18 +83,18 @@ def arrange(
 
     """
     params = estimate.params
-    occurrence = _occurrence(params)
+    often = occurrence(params)
     if first is not None:
         params = params._replace(initial=first_states(params, first))
     finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
     status = worst(
         estimate.status,
-        status_if(~jnp.all(occurrence > machine_epsilon(occurrence.dtype)), Status.DEGENERATE),
-        status_if(~_has_full_rank(_signatures(params, occurrence)), Status.RANK_DEFICIENT),
+        status_if(~jnp.all(often > machine_epsilon(often.dtype)), Status.DEGENERATE),
+        status_if(~are_independent(estimate.params), Status.RANK_DEFICIENT),
         status_if(~finite, Status.NON_FINITE),
     )
     diagnostics = Diagnostics(
         start.spectrum, start.status, estimate.log_likelihood, start.gap, start.simplex_distance, num_dropped
     )
-    order = jnp.argsort(-occurrence)
+    order = jnp.argsort(-often)
     return Fit(reorder(params, order), status, estimate.num_iters, start.residual, diagnostics)

@@ -12,11 +12,26 @@ from latensor.moments import CrossMoments, Sequences
 from latensor.moments.internal import WINDOW, Rows, as_sequences, pad_sequences
 
 
+def _mask_missing(sequences: Sequences) -> Sequences:
+    """Return sequences whose mask leaves symbols below zero out; under a trace, also those that are too large."""
+    if sequences.num_symbols is None:
+        return sequences
+    if is_concrete(sequences.x, sequences.lengths, sequences.mask):
+        present: Any = np.asarray(sequences.x) >= 0
+        if np.all(present | ~sequences.observed_on_host()):
+            return sequences
+    else:
+        present = (sequences.x >= 0) & (sequences.x < sequences.num_symbols)
+    return sequences._replace(mask=jnp.asarray(present if sequences.mask is None else present & sequences.mask))
+
+
 def check_values(sequences: Sequences) -> Sequences:
     """Return sequences whose observed values are valid: symbols in range, or finite numbers. Traced ones pass.
 
-    A mask that hides nothing is dropped: the result is then exactly that without a mask.
+    Symbols below zero are missing. A mask that hides nothing is dropped: the result is then exactly that without a
+    mask.
     """
+    sequences = _mask_missing(sequences)
     if not is_concrete(sequences.x, sequences.lengths, sequences.mask):
         return sequences
     values = np.asarray(sequences.x)
@@ -31,16 +46,29 @@ def check_values(sequences: Sequences) -> Sequences:
             place = tuple(int(index) for index in wrong[0])
             raise ValueError(f"x: expected {expected}; got {values[place]} at x[{', '.join(map(str, place))}]{hint}")
 
-    hint = " (pass a mask if it is missing)"
     if sequences.num_symbols is None:
         finite = np.isfinite(values)
-        check(finite, "finite numbers where observed", missing_hint(finite.all(axis=-1), sequences.mask, hint))
+        hint = missing_hint(finite.all(axis=-1), sequences.mask, " (pass a mask if it is missing)")
+        check(finite, "finite numbers where observed", hint)
     else:
-        check(values >= 0, "symbols ≥ 0 where observed", missing_hint(values >= 0, sequences.mask, hint))
         check(values < sequences.num_symbols, f"symbols below num_symbols = {sequences.num_symbols}")
     if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
         return sequences._replace(mask=None)
     return sequences
+
+
+def check_any_observed(sequences: Sequences) -> None:
+    """Raise unless a sequence of positive weight has an observation. Traced sequences pass."""
+    if not is_concrete(sequences):
+        return
+    sizes, observed = _sizes_on_host(sequences), sequences.observed_on_host()
+    if sequences.is_batched:
+        counts = observed.sum(axis=1)
+    else:
+        counts = np.bincount(np.repeat(np.arange(sizes.size), sizes), observed, sizes.size)
+    weights = 1 if sequences.row_weights is None else np.asarray(sequences.row_weights)
+    if not np.any(counts * weights > 0):
+        raise ValueError("x: expected an observation in a sequence of positive weight; got none")
 
 
 def _sizes_on_host(sequences: Sequences) -> np.ndarray:

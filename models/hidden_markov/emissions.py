@@ -4,32 +4,44 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Num
 
-from latensor.base import divide, matmul, smallest_normal
+from latensor.base import divide, machine_epsilon, matmul, smallest_normal
 from latensor.models.hidden_markov.chain import Chain, floor_probabilities
 from latensor.models.hidden_markov.params import HiddenMarkov, is_real
-from latensor.moments import sum_over_rows
+from latensor.moments import map_over_rows, sum_over_rows
 from latensor.moments.internal import Observations, spread_view, view_features
 
-# No variance falls below this share of that of all observations: a state with one observation would have none.
-_LEAST_VARIANCE = 1e-4
+# One step takes at most this factor off a variance: a state that closes in on one observation does so slowly.
+_LEAST_REMAINDER = 1e-3
+# Variances below this many machine epsilons of what they are a difference of are rounding.
+_ROUNDING = 16
 # An extrapolation keeps at least this share of each probability or variance of the EM iterate.
 _LEAST_SHARE = 0.01
 
 
 def _log_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Float[Array, "N k"]:
-    """Return `log P(x_t | h)` of real vectors: products with `x` and `x²`, around the mean of all states."""
+    """Return `log P(x_t | h)` of real vectors.
+
+    From differences, state by state. Products with `x` and `x²` are no faster, and cancel where states are many
+    standard deviations apart.
+    """
     assert params.variance is not None
-    centre = jnp.mean(params.emission, axis=1)
-    rows = x.astype(params.emission.dtype) - centre[None, :]
-    means, precision = params.emission - centre[:, None], 1 / params.variance
-    distance = (
-        matmul(rows * rows, precision)
-        - 2 * matmul(rows, means * precision)
-        + jnp.sum(means * means * precision, axis=0)[None, :]
-    )
-    return -(distance + jnp.sum(jnp.log(2 * math.pi * params.variance), axis=0)[None, :]) / 2
+    states, dtype = (params.emission.T, params.variance.T), params.emission.dtype
+    # Far beyond every state all are as likely: squares that overflow would leave infinity minus infinity.
+    farthest = float(jnp.finfo(dtype).max) / 4
+
+    def block(x: Array) -> Array:
+        def distance(state: tuple[Array, Array]) -> Array:
+            mean, variance = state
+            error = (x - mean[None, :]).astype(dtype)
+            return jnp.minimum(matmul(error * error, 1 / variance), farthest)
+
+        return lax.map(distance, states).T
+
+    distances = map_over_rows(block, x, floats_per_row=2 * x.shape[1])
+    return -(distances + jnp.sum(jnp.log(2 * math.pi * params.variance), axis=0)[None, :]) / 2
 
 
 def likelihoods(params: HiddenMarkov, x: Num[Array, "N ..."]) -> tuple[Float[Array, "N k"], Float[Array, " N"]]:
@@ -73,34 +85,38 @@ class EmissionSums(NamedTuple):
     """What the M-step needs of the observations: sums over them, weighted by how much each counts for each state."""
 
     first: Float[Array, "d k"]
-    """Of symbols, their counts; of real vectors, the sum of `x − centre`."""
+    """Of symbols, their counts; of real vectors, the sum of `x − m`, with `m` the state's mean before the step."""
     squares: Float[Array, "d k"] | None
-    """Of real vectors, the sum of `(x − centre)²`."""
+    """Of real vectors, the sum of `(x − m)²`."""
     totals: Float[Array, " k"]
-
-
-def _centre(params: HiddenMarkov) -> Float[Array, " d"]:
-    return jnp.mean(params.emission, axis=1)
 
 
 def sum_emissions(params: HiddenMarkov, x: Num[Array, "N ..."], states: Float[Array, "N k"]) -> EmissionSums:
     """Return the sums over observations; `states` says how much each counts for each state."""
-    centre, d = _centre(params), params.emission.shape[0]
+    d = params.emission.shape[0]
 
     def block(x: Array, states: Array) -> EmissionSums:
         totals = jnp.sum(states, axis=0)
         if not is_real(params):
             return EmissionSums(spread_view(x, states, d), None, totals)
-        rows = x.astype(states.dtype) - centre[None, :]
-        return EmissionSums(matmul(rows.T, states), matmul((rows * rows).T, states), totals)
 
-    return sum_over_rows(block, x, states, floats_per_row=0)
+        def one(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            mean, share = state
+            error = (x - mean[None, :]).astype(states.dtype)
+            return matmul(share, error), matmul(share, error * error)
+
+        first, squares = lax.map(one, (params.emission.T, states.T))
+        return EmissionSums(first.T, squares.T, totals)
+
+    return sum_over_rows(block, x, states, floats_per_row=2 * d if is_real(params) else 0)
 
 
 def reestimate(
     params: HiddenMarkov, sums: EmissionSums, first: Float[Array, " k"], pairs: Float[Array, "k k"]
 ) -> HiddenMarkov:
     """Return the parameters that make expected counts likeliest: the M-step.
+
+    Probabilities of zero stay zero: they are the structure of the model, as in left-to-right chains.
 
     Args:
       params: those that the counts are from, kept where nothing is counted.
@@ -109,23 +125,32 @@ def reestimate(
       pairs: how often a state follows another.
 
     """
+    first, pairs = jnp.where(params.initial > 0, first, 0), jnp.where(params.transition > 0, pairs, 0)
     initial, transition = divide_rows(first, params.initial), divide_rows(pairs, params.transition)
     if params.variance is None or sums.squares is None:
         return HiddenMarkov(initial, transition, divide_rows(sums.first.T, params.emission.T).T)
     totals = sums.totals[None, :]
-    means, squares = divide(sums.first, totals), divide(sums.squares, totals)
-    # The variance of all observations, whatever their state: the scale of the smallest one allowed.
-    number = jnp.maximum(jnp.sum(totals), smallest_normal(totals.dtype))
-    spread = jnp.sum(sums.squares, axis=1) / number - (jnp.sum(sums.first, axis=1) / number) ** 2
-    variance = jnp.maximum(squares - means * means, (_LEAST_VARIANCE * spread)[:, None])
-    variance = jnp.where(variance > 0, variance, params.variance)
+    shift, squares = divide(sums.first, totals), divide(sums.squares, totals)
+    means = params.emission + shift
+    variance = _bound_below(squares - shift * shift, params.variance, shift, means)
     used = totals > 0
     return HiddenMarkov(
-        initial,
-        transition,
-        jnp.where(used, means + _centre(params)[:, None], params.emission),
-        jnp.where(used, variance, params.variance),
+        initial, transition, jnp.where(used, means, params.emission), jnp.where(used, variance, params.variance)
     )
+
+
+def _bound_below(
+    best: Float[Array, "d k"], before: Float[Array, "d k"], shift: Float[Array, "d k"], means: Float[Array, "d k"]
+) -> Float[Array, "d k"]:
+    """Return the likeliest variances that are not below what can be resolved in the units of their own state.
+
+    As a function of a variance the expected log-likelihood has one maximum, `best`. A bound between it and the variance
+    `before` the step keeps part of the gain; one above `before` could lose all of it, so no bound is.
+    """
+    eps = machine_epsilon(best.dtype)
+    rounding = _ROUNDING * jnp.maximum(eps * shift * shift, (eps * means) ** 2)
+    least = jnp.maximum(jnp.maximum(_LEAST_REMAINDER * before, rounding), smallest_normal(best.dtype))
+    return jnp.maximum(best, jnp.minimum(least, before))
 
 
 def feasible(jump: HiddenMarkov, back: HiddenMarkov) -> HiddenMarkov:

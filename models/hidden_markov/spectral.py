@@ -9,7 +9,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_bool, check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.base import (
+    check_bool,
+    check_integer,
+    check_key,
+    check_option,
+    divide,
+    is_concrete,
+    small_jit,
+)
 from latensor.decompose.internal import VIEW_METHODS
 from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
 from latensor.models.hidden_markov.data import check_moments, check_values, check_windows
@@ -17,10 +25,11 @@ from latensor.models.hidden_markov.initial import FirstObservations, first_obser
 from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
 from latensor.models.hidden_markov.start_list import list_start
 from latensor.models.hidden_markov.start_vectors import vector_start
+from latensor.models.hidden_markov.starts import polish_best
+from latensor.models.hidden_markov.states import part_states
 from latensor.models.hidden_markov.windows import (
+    Counts,
     Triples,
-    polish_best,
-    polish_symbols,
     polish_vectors,
     symbols_log_likelihood,
     vectors_log_likelihood,
@@ -46,6 +55,11 @@ __all__ = ["Diagnostics", "fit", "fit_moments"]
 _SMALL_TABLE, _LARGEST_TABLE = 1 << 12, 1 << 26
 # EM on tables with up to this many entries is as fast if compiled quickly; on larger ones it is slower by a fifth.
 _QUICK_TABLE = 1 << 14
+# Polishing ends when a cycle of two steps gains no more than this, in nats per window: in float64, and in float32.
+_LEAST_GAIN, _LEAST_SINGLE_GAIN = 1e-15, 1e-9
+# Limits on its steps: on a table; on a list of triples or on vectors. Lists are for `refine` to finish: on real words
+# more steps raise the likelihood of windows and lower what `refine` then reaches.
+_TABLE_STEPS, _LIST_STEPS = 599, 71
 
 
 def fit(
@@ -61,14 +75,14 @@ def fit(
     num_restarts: int = 20,
     marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
     polish: bool = True,
-    num_starts: int = 16,
+    num_starts: int = 8,
 ) -> Fit:
     """Estimate the model from the consecutive triples of sequences.
 
     Args:
       key: a random key, for the restarts.
-      x: `Sequences`; or symbols, integers `(time,)` or `(sequences, time)`; or real vectors `(time, d)` or
-        `(sequences, time, d)`.
+      x: `Sequences`; or symbols, integers `(time,)` or `(sequences, time)`, below zero where missing; or real vectors
+        `(time, d)` or `(sequences, time, d)`.
       num_components: number of states, at most the number of symbols, or `2d + 1` for real vectors.
       mask: `(time,)` or `(sequences, time)` bool, True where an observation was made; `None` means everywhere. Triples
         with a missing observation are left out.
@@ -82,19 +96,21 @@ def fit(
       marginals: how pairs of states follow from pairs of observations: by their `"likelihood"`, or by the
         `"pseudoinverse"`, which is linear and less efficient.
       polish: whether to run EM on the likelihood of windows of three. False returns the spectral estimate.
-      num_starts: starts of polishing on a dense table: the spectral estimate, and random ones. They matter if the last
-        singular value (`Diagnostics.spectrum`) is not clear of the noise; otherwise one is enough.
+      num_starts: starts of polishing for symbols: the spectral estimate, and random ones. All take a few steps, half of
+        them some more, and the likeliest goes on. One is enough, and the others are left out, where the spectrum is
+        clear: the last singular value is above twice the noise and the next one is noise. Otherwise two states have
+        nearly the same past and future, or the data are from no model of this size.
 
     Returns:
       `Fit` with `Diagnostics`. The states are in decreasing order of how often they occur in a window. The status is
-      that of polishing: `MAX_ITERS` if EM was still gaining at its limit; without polishing, that of the spectral
-      estimate. Either way it is `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of
-      the returned `emission` are linearly dependent. With few sequences, whose first observations say little, `initial`
-      is drawn to the distribution over all windows. Under `jit` or `vmap` values are not checked: symbols out of range
-      count as missing, and `status` tells what went wrong.
+      that of polishing: `MAX_ITERS` if EM was still gaining at its limit, and `refine` will gain more; without
+      polishing, that of the spectral estimate. Either way it is `DEGENERATE` if a returned state does not occur, and
+      `RANK_DEFICIENT` if the columns of the returned `emission` are linearly dependent. With few sequences, whose first
+      observations say little, `initial` is drawn to the distribution over all windows. Under `jit` or `vmap` values are
+      not checked: symbols out of range count as missing, and `status` tells what went wrong.
 
     Cost: one pass over symbols if `num_symbols³` is at most twice the data; otherwise about twenty passes, `O(n k³)`,
-    and sixty over the distinct triples.
+    and seventy over the distinct triples, four times that from several starts.
 
     """
     key = check_key(key)
@@ -122,7 +138,7 @@ def fit_moments(
     num_restarts: int = 20,
     marginals: Literal["likelihood", "pseudoinverse"] = "likelihood",
     polish: bool = True,
-    num_starts: int = 16,
+    num_starts: int = 8,
 ) -> Fit:
     """Recover a model of symbols from the tables of its first three observations; exact where they are.
 
@@ -200,13 +216,22 @@ def _fit_tables(key: Array, tables: _Tables, options: Options) -> Fit:
     return finish(key, tables, start, options)
 
 
+def _tolerance(start: Start) -> float:
+    return _LEAST_SINGLE_GAIN if start.params.emission.dtype == jnp.float32 else _LEAST_GAIN
+
+
+def _polish_counts(key: Array, counts: Counts, start: Start, options: Options, max_iters: int) -> Estimate:
+    if not options.polish:
+        return unpolished(symbols_log_likelihood(counts, start.params), start)
+    key_states, key_starts = jax.random.split(jax.random.split(key)[1])
+    begin = part_states(key_states, start.params)
+    return polished(
+        polish_best(key_starts, counts, begin, start.clear, options.num_starts, _tolerance(start), max_iters), start
+    )
+
+
 def _finish_tables(key: Array, tables: _Tables, start: Start, options: Options) -> Fit:
-    table = tables.moments.third
-    if options.polish:
-        _, key_polish = jax.random.split(key)
-        estimate = polished(polish_best(key_polish, table, start.params, options.num_starts), start)
-    else:
-        estimate = unpolished(symbols_log_likelihood(table, start.params), start)
+    estimate = _polish_counts(key, tables.moments.third, start, options, _TABLE_STEPS)
     return arrange(estimate, start, tables.first, tables.num_dropped)
 
 
@@ -219,7 +244,7 @@ def _fit_list(key: Array, sequences: Sequences, options: Options) -> Fit:
     assert sequences.num_symbols is not None
     prepared = _prepare(sequences)
     start = list_start(key, prepared.windows, sequences.num_symbols, options)
-    estimate = _polish_list(prepared.windows, start, options, _num_places(prepared.windows))
+    estimate = _polish_list(key, prepared.windows, start, options, _num_places(prepared.windows))
     return _arrange_symbols(estimate, start, prepared.first, prepared.num_dropped)
 
 
@@ -237,24 +262,23 @@ def _relative(windows: Windows) -> Windows:
 
 
 @partial(jax.jit, static_argnames=("options", "num_places"))
-def _polish_list(windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
+def _polish_list(key: Array, windows: Windows, start: Start, options: Options, num_places: int) -> Estimate:
     triples = Triples(*distinct_triples(_relative(windows), num_places))
-    if options.polish:
-        return polished(polish_symbols(triples, start.params), start)
-    return unpolished(symbols_log_likelihood(triples, start.params), start)
+    return _polish_counts(key, triples, start, options, _LIST_STEPS)
 
 
 def _fit_vectors(key: Array, sequences: Sequences, options: Options) -> Fit:
     prepared = _prepare(sequences)
     start = vector_start(key, prepared.windows, prepared.weights, options)
-    return _finish_vectors(prepared, start, options)
+    return _finish_vectors(key, prepared, start, options)
 
 
 @partial(jax.jit, static_argnames="options")
-def _finish_vectors(prepared: _Prepared, start: Start, options: Options) -> Fit:
+def _finish_vectors(key: Array, prepared: _Prepared, start: Start, options: Options) -> Fit:
     windows = _relative(prepared.windows)
     if options.polish:
-        estimate = polished(polish_vectors(windows, start.params), start)
+        begin = part_states(jax.random.split(key)[1], start.params)
+        estimate = polished(polish_vectors(windows, begin, _tolerance(start), _LIST_STEPS), start)
     else:
         estimate = unpolished(vectors_log_likelihood(windows, start.params), start)
     return arrange(estimate, start, prepared.first, prepared.num_dropped)

@@ -4,17 +4,17 @@ The middle of three neighbours has three views, independent given its state `h�
 and the one after. `O = E[x₂ | h₂]` follows from their moments (`conditionals_from_views`). Pairs `x₁, x₂` are then
 exclusive views of `h₁, h₂` with the same `O`, and give `Z = P(h₁, h₂)`; its rows, normalized, are the transitions.
 
-If the triple table is small it is formed (`table_start`). Otherwise every view is projected to the k directions that
-carry the pair moments, in passes over the data (`start_list`, and `start_vectors` for real vectors).
+If the triple table is small it is formed (`table_start`). Otherwise every view is projected to the k directions that it
+shares with the others (`bases`), in passes over the data (`start_list`, and `start_vectors` for real vectors).
 """
 
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul, positive_or_one, small_jit, smallest_normal
+from latensor.base import divide, machine_epsilon, matmul, small_jit, smallest_normal
 from latensor.decompose import (
     Conditionals,
     Status,
@@ -22,14 +22,13 @@ from latensor.decompose import (
     conditionals_from_views,
     project_columns_to_simplex,
     pseudoinverse_marginals,
-    whiten_operator,
 )
 from latensor.decompose.internal import status_if, worst
 from latensor.models.hidden_markov.emissions import divide_rows
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.models.results import Spectrum
 from latensor.moments import CrossMoments
-from latensor.moments.internal import Windows, pair_product
+from latensor.moments.internal import Directions
 
 Method = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"]
 MARGINALS = ("likelihood", "pseudoinverse")
@@ -37,6 +36,8 @@ MARGINALS = ("likelihood", "pseudoinverse")
 _EXACT = 1e3
 # Singular values of a (d, d) matrix of noise of variance 1/n end at about 2√(d/n); those above this multiple are clear.
 _CLEAR_OF_NOISE = 1.25
+# Above this multiple of the noise the spectral estimate is near the best one, and polishing needs no other start.
+_FAR_ABOVE_NOISE = 2.0
 
 
 class Options(NamedTuple):
@@ -61,6 +62,9 @@ class Start(NamedTuple):
     spectrum: Spectrum
     gap: Float[Array, ""] | None
     simplex_distance: Float[Array, ""] | None
+    clear: Bool[Array, ""]
+    """Whether the spectrum says that there are k states: the k-th singular value is far above the noise, and the next
+    is not."""
 
 
 def neighbour_conditionals(key: Array, moments: CrossMoments, options: Options, categorical: bool) -> Conditionals:
@@ -98,48 +102,36 @@ def assemble(
     variance: Float[Array, "d k"] | None,
     joint: Float[Array, "k k"],
     noise: Float[Array, ""],
+    next_value: Float[Array, ""],
     gap: Float[Array, ""] | None,
     simplex_distance: Float[Array, ""] | None,
 ) -> Start:
     """Read `P(h₁)` and `P(h₂ | h₁)` off `P(h₁, h₂)`; a state that never comes first is followed as any other."""
     otherwise = jnp.broadcast_to(conditionals.weights[None, :], joint.shape)
-    unclear = conditionals.singular_values[-1] <= _CLEAR_OF_NOISE * noise
+    values = conditionals.singular_values
+    status = worst(conditionals.status, status_if(values[-1] <= _CLEAR_OF_NOISE * noise, Status.RANK_DEFICIENT))
+    rounding = _EXACT * machine_epsilon(values.dtype) * values[0]
+    is_noise = next_value <= jnp.maximum(_CLEAR_OF_NOISE * noise, rounding)
     return Start(
         HiddenMarkov(jnp.sum(joint, axis=1), divide_rows(joint, otherwise), emission, variance),
-        worst(conditionals.status, status_if(unclear, Status.RANK_DEFICIENT)),
+        status,
         conditionals.num_iters,
         conditionals.residual,
-        Spectrum(conditionals.singular_values, noise),
+        Spectrum(values, noise),
         gap,
         simplex_distance,
+        (status == Status.CONVERGED) & (values[-1] > _FAR_ABOVE_NOISE * noise) & is_noise,
     )
 
 
 class Projected(NamedTuple):
-    """Moments of three neighbours in a basis of few directions."""
+    """Moments of three neighbours in a basis of few directions for each."""
 
-    basis: Float[Array, "d r"]
-    units: Float[Array, " d"]
+    bases: Directions
     moments: CrossMoments
     noise: Float[Array, ""]
-
-
-def pair_basis(key: Array, windows: Windows, scale: Float[Array, " d"], rank: int) -> Float[Array, "d k"]:
-    """Return an orthonormal basis of the k directions that carry most of the pair moments, in the units `1/scale`.
-
-    Those of `M Mᵀ + MᵀM` for the scaled `M = M₁₂`; both have the columns of `O`.
-    """
-    windows = windows._replace(weights=divide(windows.weights, jnp.sum(windows.weights)))
-
-    def product(vectors: Array, shift: int) -> Array:
-        return scale[:, None] * pair_product(windows, scale[:, None] * vectors, shift)
-
-    def operator(vectors: Array) -> Array:
-        return product(product(vectors, -1), 1) + product(product(vectors, 1), -1)
-
-    d, dtype = scale.shape[0], scale.dtype
-    columns = whiten_operator(key, operator, d, rank, tol=1e-2, max_iters=8, dtype=dtype).unwhitener
-    return columns / positive_or_one(jnp.linalg.norm(columns, axis=0))[None, :]
+    next_value: Float[Array, ""] | None
+    """The singular value after the k-th; `None` if the bases are complete, and the moments tell."""
 
 
 # Many small loops that run for a millisecond: compiling them is all that they cost.
@@ -160,4 +152,4 @@ def table_start(key: Array, moments: CrossMoments, noise: Float[Array, ""], opti
         best = composite_likelihood_em(pairs, (emission, emission), start=begin)
         joint, gap = best.table, best.gap
     distance = jnp.max(conditionals.simplex_distance[1])
-    return assemble(conditionals, emission, None, joint, noise, gap, distance)
+    return assemble(conditionals, emission, None, joint, noise, conditionals.noise, gap, distance)

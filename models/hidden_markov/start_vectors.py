@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from latensor.base import divide, matmul, positive_or_one, small_jit, smallest_normal
 from latensor.decompose import Conditionals, composite_likelihood_em_samples
 from latensor.decompose.internal import pseudoinverse
+from latensor.models.hidden_markov.bases import neighbour_bases
 from latensor.models.hidden_markov.emissions import likelihoods
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.models.hidden_markov.start import (
@@ -24,11 +25,10 @@ from latensor.models.hidden_markov.start import (
     assemble,
     neighbour_conditionals,
     noise_level,
-    pair_basis,
     to_simplex,
 )
 from latensor.moments import CrossMoments, map_over_rows, sum_over_rows
-from latensor.moments.internal import WINDOW, Windows, contract_windows, window_views
+from latensor.moments.internal import WINDOW, Directions, Windows, contract_windows, window_views
 
 # Bounds of a state's variance as shares of the overall one; beyond them the regression has found noise.
 _LEAST_SHARE, _MOST_SHARE = 0.01, 4.0
@@ -80,11 +80,12 @@ def _project_vectors(
     scales = _find_scales(windows.x, weights)
     features = windows._replace(x=_features(windows.x, weights, scales))
     size, k = features.x.shape[1], options.num_components
-    units, basis = jnp.ones(size, features.x.dtype), jnp.eye(size, dtype=features.x.dtype)
-    if size > max(_SMALL, k):
-        basis = pair_basis(key_basis, features, units, k)
-    moments = contract_windows(features, basis)
-    return Projected(basis, units, moments, noise_level(size, windows.weights)), scales
+    units, noise = jnp.ones(size, features.x.dtype), noise_level(size, windows.weights)
+    if size <= max(_SMALL, k):
+        whole = jnp.eye(size, dtype=features.x.dtype)
+        return Projected((whole, whole, whole), contract_windows(features, whole), noise, None), scales
+    found = neighbour_bases(key_basis, features, (units, units, units), k)
+    return Projected(found.bases, contract_windows(features, found.bases), noise, found.next_value), scales
 
 
 @small_jit(static_argnames="options")
@@ -93,12 +94,11 @@ def _vector_conditionals(key: Array, moments: CrossMoments, options: Options) ->
     return neighbour_conditionals(key_views, moments, options, False)
 
 
-def _regress(windows: Windows, basis: Array, conditionals: Conditionals, d: int) -> tuple[Array, Array]:
+def _regress(windows: Windows, bases: Directions, conditionals: Conditionals, d: int) -> tuple[Array, Array]:
     """Return `E[x₂ | h₂]` and `E[x₂² | h₂]` from features: regression on the views before and after `x₂`."""
 
     def block(features: Array, weights: Array) -> Array:
-        small = matmul(features, basis)
-        around = jnp.concatenate([small[:-2], small[2:]], axis=1)
+        around = jnp.concatenate([matmul(features[:-2], bases[0]), matmul(features[2:], bases[2])], axis=1)
         rows = features[1:-1, :d]
         targets = jnp.concatenate([rows, rows * rows], axis=1)
         return matmul((weights[: 1 - WINDOW, None] * targets).T, around)
@@ -124,7 +124,7 @@ def _vector_transitions(
 ) -> Start:
     mean, scale = scales
     features = windows._replace(x=_features(windows.x, weights, scales))
-    centre, square = _regress(features, projected.basis, conditionals, mean.shape[0])
+    centre, square = _regress(features, projected.bases, conditionals, mean.shape[0])
     # No observation among N, and so no mean of some, is farther than √N standard deviations from the mean of all.
     farthest = math.sqrt(windows.x.shape[0])
     centre = jnp.clip(centre, -farthest, farthest)
@@ -138,6 +138,7 @@ def _vector_transitions(
         best = composite_likelihood_em_samples((first, second), windows.weights, max_iters=200)
         joint, gap = best.table, best.gap
     else:
-        inverse = pseudoinverse(conditionals.conditionals[1])
-        joint = to_simplex(matmul(inverse, projected.moments.second[0], inverse.T))
-    return assemble(conditionals, means, variances, joint, projected.noise, gap, None)
+        inverse = pseudoinverse(matmul(projected.bases[1], conditionals.conditionals[1]))
+        joint = to_simplex(contract_windows(features, inverse.T).second[0])
+    next_value = conditionals.noise if projected.next_value is None else projected.next_value
+    return assemble(conditionals, means, variances, joint, projected.noise, next_value, gap, None)

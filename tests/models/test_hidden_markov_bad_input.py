@@ -28,7 +28,6 @@ def changed(x, place, value):
 
 # What `fit` and the verbs that take a model say of sequences.
 SEQUENCES = [
-    ({"x": changed(X, (2, 3), -1)}, r"x: expected symbols ≥ 0 where observed; got -1 at x\[2, 3\]"),
     ({"x": changed(X, (2, 3), 4)}, r"x: expected symbols below num_symbols = 4; got 4 at x\[2, 3\]"),
     ({"x": X[None]}, r"x: expected symbols \(time,\) or \(sequences, time\).*; got shape \(1, 5, 8\)"),
     ({"x": np.int32(3)}, r"x: expected symbols .*; got shape \(\)"),
@@ -184,6 +183,7 @@ PARAMETERS = [
         PARAMS._replace(transition=TRANSITION.T),
         r"params.transition.*: expected probabilities that sum to one; the sum is off by 0.1",
     ),
+    (PARAMS._replace(transition=None), r"params.transition: expected probabilities; got None"),
     (PARAMS._replace(transition=TRANSITION[0]), r"params.transition.*: expected probabilities with 2 axes"),
     (
         PARAMS._replace(transition=jnp.full((3, 3), 1 / 3)),
@@ -232,6 +232,14 @@ def test_options_of_the_other_verbs():
         (lambda: hidden_markov.refine(PARAMS, X, tol="small"), r"tol: expected a number of at least 0; got 'small'"),
         (lambda: hidden_markov.refine(PARAMS, X, max_iters=-1), r"max_iters: expected an integer .* 0; got -1"),
         (lambda: hidden_markov.refine(PARAMS, X, max_iters=2.5), r"max_iters: expected an integer .* 0; got 2.5"),
+        (
+            lambda: hidden_markov.refine(PARAMS, X, mask=np.zeros(X.shape, bool)),
+            r"x: expected an observation in a sequence of positive weight; got none",
+        ),
+        (
+            lambda: hidden_markov.refine(PARAMS, X[0], lengths=[8, 0], row_weights=[0.0, 1.0]),
+            r"x: expected an observation in a sequence of positive weight; got none",
+        ),
         (lambda: hidden_markov.refine(PARAMS, X, accelerate=1), r"accelerate: expected True or False; got 1"),
         (lambda: hidden_markov.permute(PARAMS, [1, 1]), r"order: expected each of 0 to 1 once; got \[1, 1\]"),
         (lambda: hidden_markov.sample(None, PARAMS, 5), r"key: expected a random key .*; got None"),

@@ -9,7 +9,7 @@ import pytest
 
 from latensor.decompose import Status
 from latensor.models import hidden_markov
-from tests.models.hidden_markov_cases import _columns, as_model, assert_same, trials
+from tests.models.hidden_markov_cases import _columns, as_model, assert_same, draw, trials
 
 # Baum–Welch.
 SMALL = np.array([5, 1, 3, 2, 5, 0])
@@ -118,3 +118,59 @@ def test_refining_with_an_outlier_never_lowers_the_likelihood(precision):
     values = [hidden_markov.refine(as_model(*parts), x, max_iters=steps).log_likelihood for steps in (0, 5, 50)]
     assert np.all(np.isfinite(values))
     assert np.all(np.diff(np.asarray(values, float)) >= 0), values
+
+
+def two_scales(seed=0, n=2000):
+    """Return states of standard deviations 1 and 50, a thousand apart, and one sequence."""
+    truth = as_model([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 1000.0]], [[1.0, 2500.0]])
+    return truth, draw(truth, seed, 1, n)[0]
+
+
+def test_refining_states_of_different_scales_never_lowers_the_likelihood(precision):
+    """From the truth, and with a third state that closes in on one observation."""
+    truth, x = two_scales()
+    lonely = as_model(
+        np.full(3, 1 / 3),
+        np.full((3, 3), 1 / 3),
+        np.append(truth.emission, [[x[7, 0]]], axis=1),
+        np.append(truth.variance, [[1e-3]], axis=1),
+    )
+    for start in (truth, lonely):
+        refined = [hidden_markov.refine(start, x, max_iters=steps, tol=0.0) for steps in (0, 1, 2, 4, 8, 60)]
+        values = np.array([float(each.log_likelihood) for each in refined])
+        assert np.all(np.diff(values) >= -1e-6 * abs(values[0])), values
+        assert values[-1] > values[0]
+        # 1,000 observations each: the standard deviations of the variances are 5 % of them.
+        np.testing.assert_allclose(refined[-1].params.variance[0, :2], [1.0, 2500.0], rtol=0.2)
+        assert np.all(np.asarray(refined[-1].params.variance) > 0)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_zeros_of_a_left_to_right_model_stay_zeros(real, float64):
+    """Also where the data contradict them: some sequences go back."""
+    transition = np.array([[0.8, 0.2, 0.0], [0.0, 0.7, 0.3], [0.0, 0.0, 1.0]])
+    if real:
+        params = as_model([1.0, 0.0, 0.0], transition, [[0.0, 3.0, 6.0]], np.ones((1, 3)))
+    else:
+        params = as_model([1.0, 0.0, 0.0], transition, [[0.8, 0.1, 0.1], [0.1, 0.8, 0.0], [0.1, 0.1, 0.9]])
+    x = draw(params, 0, 20, 12)
+    x[:3] = x[:3, ::-1]
+    refined = hidden_markov.refine(params, x).params
+    np.testing.assert_array_equal(np.asarray(refined.transition) == 0, transition == 0)
+    np.testing.assert_array_equal(refined.initial, [1, 0, 0])
+    assert not np.allclose(refined.transition, transition, atol=1e-3)
+
+
+def test_likelihoods_far_from_the_origin(precision):
+    """States 30,000 standard deviations apart, and an observation beyond what squares can hold."""
+    truth = as_model([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 30000.0]] * 2, np.ones((2, 2)))
+    x = draw(truth, 0, 1, 500)[0].astype(np.float32)
+    values = np.asarray(hidden_markov.log_likelihood(truth, x))
+    # States are not hidden: the likelihood is that of the one path.
+    emissions = -0.5 * np.sum((x - np.round(x / 30000) * 30000) ** 2) - 500 * np.log(2 * np.pi)
+    states = np.round(x[:, 0] / 30000).astype(int)
+    steps = np.log(0.5) + np.sum(np.log(np.where(np.diff(states) == 0, 0.9, 0.1)))
+    np.testing.assert_allclose(values, emissions + steps, rtol=1e-5)
+    huge = x.copy()
+    huge[3] = 1e30
+    assert np.all(np.isfinite(hidden_markov.log_likelihood(truth, huge)))

@@ -169,3 +169,41 @@ def test_refining_with_a_mask_that_hides_nothing(kind, float64):
     jax.tree.map(np.testing.assert_array_equal, hidden_markov.refine(start, x, mask=mask, max_iters=10), expected)
     traced = jax.jit(lambda mask: hidden_markov.refine(start, x, mask=mask, max_iters=10))(mask)
     assert_same(traced, expected, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["table", "list"])
+def test_symbols_below_zero_are_missing_in_every_verb(kind, float64):
+    """Eagerly as under `jit`, where a mask says it, and where both do."""
+    x, params = draw(kind), model(kind)
+    mask = np.random.default_rng(5).uniform(size=(N, TIME)) < 0.9
+    mask[:, 0] = np.arange(N) % 2 == 0
+    coded = np.where(mask, x, -1 - 5 * x)
+    verbs = {
+        # Polishing ends where rounding lets it, in flat directions too.
+        "fit": lambda x, **given: fit(kind, x, polish=False, **given),
+        "refine": lambda x, **given: hidden_markov.refine(params, x, max_iters=5, **given),
+        "log_likelihood": lambda x, **given: hidden_markov.log_likelihood(params, x, **given),
+        "posterior": lambda x, **given: hidden_markov.posterior(params, x, **given),
+        "viterbi": lambda x, **given: hidden_markov.viterbi(params, x, **given),
+    }
+    for name, verb in verbs.items() if kind == "table" else [("fit", verbs["fit"])]:
+        expected = verb(x, mask=mask)
+        jax.tree.map(np.testing.assert_array_equal, verb(coded), expected)
+        half = mask | (np.arange(TIME) < TIME // 2)
+        jax.tree.map(np.testing.assert_array_equal, verb(coded, mask=half), expected)
+        traced = jax.jit(verb)(coded)
+        if name == "fit":
+            traced, expected = traced.params, expected.params
+        assert_same(traced, expected, 1e-6)
+    with pytest.raises(ValueError, match=r"x: expected at least num_components = 3 triples .*; got 0"):
+        fit(kind, np.full((N, TIME), -1))
+
+
+@pytest.mark.parametrize("kind", ["table", "vectors"])
+def test_under_a_trace_data_without_weight_are_told(kind, float64):
+    x = draw(kind)
+    weightless = jax.jit(lambda w: hidden_markov.refine(model(kind), x, row_weights=w, max_iters=5))(np.zeros(N))
+    unseen = jax.jit(lambda m: hidden_markov.refine(model(kind), x, mask=m, max_iters=5))(np.zeros((N, TIME), bool))
+    for refined in (weightless, unseen):
+        assert refined.status == Status.UNOBSERVED
+        assert np.all([np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(refined)])

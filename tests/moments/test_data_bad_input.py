@@ -94,6 +94,9 @@ SEQUENCES = {
 }
 GIVEN_TWICE = {
     "mask: expected None where x is a Table: make it a field of that; got both": lambda: as_table(Table(X), mask=MASK),
+    "x: expected one Sequences, x with 1 axes; got a batch, (2, 3): use jax.vmap": lambda: as_sequences(
+        jax.vmap(lambda x: Sequences(x, num_symbols=3))(jnp.zeros((2, 3), int))
+    ),
     "x: expected one Table, x with two axes; got a batch, (2, 4, 3)": lambda: as_table(
         jax.vmap(Table)(jnp.asarray([X, X]))
     ),
