@@ -75,7 +75,7 @@ def whitening_status(whitening: Whitening) -> Int[Array, ""]:
     return worst(
         status_if(~(whitening.residual <= _UNSETTLED), Status.MAX_ITERS),
         status_if(values[-1] <= rounding, Status.RANK_DEFICIENT),
-        status_if(whitening.status == Status.NON_FINITE, Status.NON_FINITE),
+        jnp.where(whitening.status >= Status.UNOBSERVED, whitening.status, Status.CONVERGED),
     )
 
 

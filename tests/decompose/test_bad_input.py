@@ -85,13 +85,13 @@ def test_lists_and_small_floats_are_arrays_too():
 
 def test_one_status_at_a_time():
     assert Status(jnp.int32(2)) is Status.BOUNDARY
-    assert Status(3) is Status.DEGENERATE
+    assert Status(3) is Status.POOR_FIT
     with pytest.raises(ValueError, match=r"status: expected one status; got an array of shape \(3,\): use"):
         Status(jnp.zeros(3, int))
     with pytest.raises(ValueError, match="status: expected a concrete one; got a traced one: compare"):
         jax.vmap(lambda status: Status(status).value)(jnp.zeros(3, int))
-    with pytest.raises(ValueError, match="7 is not a valid Status"):
-        Status(7)
+    with pytest.raises(ValueError, match="8 is not a valid Status"):
+        Status(8)
 
 
 def test_projection_of_large_numbers():
