@@ -51,6 +51,8 @@ class Model:
     """For models with more than one kind of data."""
     fit_tolerance: float = 1e-6
     """How closely fits agree in float64 that are the same in theory; at least the tolerance of the decomposition."""
+    compiled_tolerance: float = 1e-7
+    """How closely `fit` agrees in float64 with itself under `jit` and `vmap`."""
     has_exact_likelihood: bool = True
 
     def __post_init__(self) -> None:
