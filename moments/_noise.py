@@ -45,33 +45,48 @@ class NoiseDirections(NamedTuple):
         return self.project(jnp.eye(self.signal.shape[0], dtype=self.signal.dtype))
 
 
-def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseDirections) -> Float[Array, " r"]:
+class NoiseMoment(NamedTuple):
+    """`m` as seen through directions, and how sure that is."""
+
+    value: Float[Array, " r"]
+    """`Wᵀm`."""
+    error: Float[Array, ""]
+    """The expected square of its error from sampling; zero for exact moments."""
+
+
+def _summed(sizes: Array, seen: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the sum of `r y` over rows, and that of its squares with the weights squared."""
+    weighted = weights * sizes
+    return matmul(weighted, seen), jnp.sum(weighted**2 * jnp.sum(seen**2, axis=1))
+
+
+def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseDirections) -> NoiseMoment:
     """Return `Wᵀm`, by inverse propensities where entries are missing. One pass over the data, `O(n d r)`."""
     d = data.mean.shape[0]
     if data.table.mask is None:
 
-        def block_sum(rows: Table, weights: Array) -> Array:
+        def block_sum(rows: Table, weights: Array) -> tuple[Array, Array]:
             z = residuals(rows, data.mean)
-            size = jnp.sum(noise.project(z) ** 2, axis=1)
-            return matmul(weights * size, matmul(z, directions))
+            return _summed(jnp.sum(noise.project(z) ** 2, axis=1), matmul(z, directions), weights)
 
-        return sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d) / noise.number
+        value, error = sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d)
+        return NoiseMoment(value / noise.number, error / noise.number**2)
 
     hidden, diagonal = 1 - data.rates, noise.diagonal()
 
-    def masked_sum(rows: Table, weights: Array) -> tuple[Array, Array, Array]:
+    def masked_sum(rows: Table, weights: Array) -> tuple[Array, ...]:
         z = residuals(rows, data.mean) * divide(1, data.rates)[None, :]
         projected, squares = noise.project(z), z * z
         size = jnp.sum(projected * z, axis=1) - matmul(squares, hidden * diagonal)
         return (
-            matmul(weights * size, matmul(z, directions)),
+            *_summed(size, matmul(z, directions), weights),
             matmul(weights, squares * projected),
             matmul(weights, squares * z),
         )
 
-    along, crossed, cubes = sum_over_rows(masked_sum, data.table, data.weights, floats_per_row=5 * d)
+    along, error, crossed, cubes = sum_over_rows(masked_sum, data.table, data.weights, floats_per_row=5 * d)
     repair = hidden * ((2 - data.rates) * diagonal * cubes - 2 * crossed)
-    return (along + matmul(repair, directions)) / noise.number
+    return NoiseMoment((along + matmul(repair, directions)) / noise.number, error / noise.number**2)
 
 
 def trace_noise(
@@ -80,3 +95,8 @@ def trace_noise(
     """Return `Wᵀm` from a dense third cumulant, or the share of some of its first indices."""
     traced = matmul(third.reshape(third.shape[0], -1), noise.dense().reshape(-1)) / noise.number
     return matmul(traced, directions)
+
+
+def exact_noise(third: Float[Array, "d d d"], directions: Float[Array, "d r"], noise: NoiseDirections) -> NoiseMoment:
+    """Return `Wᵀm` from a third cumulant that is known."""
+    return NoiseMoment(trace_noise(third, directions, noise), jnp.zeros((), directions.dtype))
