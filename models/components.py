@@ -29,10 +29,10 @@ from latensor.moments.internal import (
     centre,
     contract_cumulants,
     contract_third,
-    exact_noise,
     second_cumulant,
     second_cumulant_diagonal,
     second_cumulant_operator,
+    trace_noise,
 )
 
 # A dense second moment of this size and its eigh are cheap; beyond, products with the data. Not tuned.
@@ -186,7 +186,7 @@ def contract_dense(
         matmul(moments.second, directions),
         contract_third(moments.third, directions),
         moments.num_unobserved,
-        None if noise is None else exact_noise(moments.third, directions, noise),
+        None if noise is None else trace_noise(moments.third, directions, noise),
     )
 
 

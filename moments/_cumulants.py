@@ -32,7 +32,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import as_float, check_integer, check_option, divide, matmul
 from latensor.moments._moments import check_directions, packed_cubes, symmetric_outer, third_power_sum, unpack_cubes
-from latensor.moments._noise import NoiseDirections, NoiseMoment, contract_noise, trace_noise
+from latensor.moments._noise import NoiseDirections, contract_noise, trace_noise
 from latensor.moments._observed import Centred, centre, observed, residuals, spread
 from latensor.moments._rows import map_over_rows, sum_over_rows
 from latensor.moments._values import as_finite_table, finite_moments
@@ -64,7 +64,7 @@ class ContractedCumulants(NamedTuple):
     """`K₃(W, W, W)`."""
     num_unobserved: Int[Array, ""]
     """How many of the `d³` entries of `K₃` no row fully observes; −1 where they are not counted."""
-    noise: NoiseMoment | None = None
+    noise: Float[Array, " r"] | None = None
     """`Wᵀm`, see `contract_noise`, where it was asked for."""
 
 
@@ -224,10 +224,9 @@ def _contract_available(
     total = lax.fori_loop(0, num_blocks, lambda i, total: add(total, i * block, block), total)
     third, unobserved, traced = add(total, num_blocks * block, num_left) if num_left else total
     second = matmul(second_cumulant(data)[0], directions)
-    seen = ContractedCumulants(matmul(data.mean, directions), second, third, unobserved)
-    if noise is None:
-        return seen
-    return seen._replace(noise=contract_noise(data, directions, noise)._replace(value=traced))
+    return ContractedCumulants(
+        matmul(data.mean, directions), second, third, unobserved, None if noise is None else traced
+    )
 
 
 @partial(jax.jit, static_argnames=("method", "block"))

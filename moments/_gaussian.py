@@ -56,7 +56,7 @@ def correct_lifted(
     pairs = matmul(directions.T, seen.second - variance * directions)
     pairs = (pairs + pairs.T)[:, :, None] / 2 * constant[None, None, :]
     if seen.noise is not None:
-        pairs = pairs - matmul(directions.T, directions)[:, :, None] * seen.noise.value[None, None, :]
+        pairs = pairs - matmul(directions.T, directions)[:, :, None] * seen.noise[None, None, :]
     cube = constant[:, None, None] * constant[None, :, None] * constant[None, None, :]
     return seen.third + symmetrize_last(pairs) + cube
 

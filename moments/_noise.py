@@ -45,48 +45,33 @@ class NoiseDirections(NamedTuple):
         return self.project(jnp.eye(self.signal.shape[0], dtype=self.signal.dtype))
 
 
-class NoiseMoment(NamedTuple):
-    """`m` as seen through directions, and how sure that is."""
-
-    value: Float[Array, " r"]
-    """`Wᵀm`."""
-    error: Float[Array, ""]
-    """The expected square of its error from sampling; zero for exact moments."""
-
-
-def _summed(sizes: Array, seen: Array, weights: Array) -> tuple[Array, Array]:
-    """Return the sum of `r y` over rows, and that of its squares with the weights squared."""
-    weighted = weights * sizes
-    return matmul(weighted, seen), jnp.sum(weighted**2 * jnp.sum(seen**2, axis=1))
-
-
-def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseDirections) -> NoiseMoment:
+def contract_noise(data: Centred, directions: Float[Array, "d r"], noise: NoiseDirections) -> Float[Array, " r"]:
     """Return `Wᵀm`, by inverse propensities where entries are missing. One pass over the data, `O(n d r)`."""
     d = data.mean.shape[0]
     if data.table.mask is None:
 
-        def block_sum(rows: Table, weights: Array) -> tuple[Array, Array]:
+        def block_sum(rows: Table, weights: Array) -> Array:
             z = residuals(rows, data.mean)
-            return _summed(jnp.sum(noise.project(z) ** 2, axis=1), matmul(z, directions), weights)
+            size = jnp.sum(noise.project(z) ** 2, axis=1)
+            return matmul(weights * size, matmul(z, directions))
 
-        value, error = sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d)
-        return NoiseMoment(value / noise.number, error / noise.number**2)
+        return sum_over_rows(block_sum, data.table, data.weights, floats_per_row=3 * d) / noise.number
 
     hidden, diagonal = 1 - data.rates, noise.diagonal()
 
-    def masked_sum(rows: Table, weights: Array) -> tuple[Array, ...]:
+    def masked_sum(rows: Table, weights: Array) -> tuple[Array, Array, Array]:
         z = residuals(rows, data.mean) * divide(1, data.rates)[None, :]
         projected, squares = noise.project(z), z * z
         size = jnp.sum(projected * z, axis=1) - matmul(squares, hidden * diagonal)
         return (
-            *_summed(size, matmul(z, directions), weights),
+            matmul(weights * size, matmul(z, directions)),
             matmul(weights, squares * projected),
             matmul(weights, squares * z),
         )
 
-    along, error, crossed, cubes = sum_over_rows(masked_sum, data.table, data.weights, floats_per_row=5 * d)
+    along, crossed, cubes = sum_over_rows(masked_sum, data.table, data.weights, floats_per_row=5 * d)
     repair = hidden * ((2 - data.rates) * diagonal * cubes - 2 * crossed)
-    return NoiseMoment((along + matmul(repair, directions)) / noise.number, error / noise.number**2)
+    return (along + matmul(repair, directions)) / noise.number
 
 
 def trace_noise(
@@ -95,8 +80,3 @@ def trace_noise(
     """Return `Wᵀm` from a dense third cumulant, or the share of some of its first indices."""
     traced = matmul(third.reshape(third.shape[0], -1), noise.dense().reshape(-1)) / noise.number
     return matmul(traced, directions)
-
-
-def exact_noise(third: Float[Array, "d d d"], directions: Float[Array, "d r"], noise: NoiseDirections) -> NoiseMoment:
-    """Return `Wᵀm` from a third cumulant that is known."""
-    return NoiseMoment(trace_noise(third, directions, noise), jnp.zeros((), directions.dtype))

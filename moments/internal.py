@@ -23,7 +23,7 @@ from latensor.moments._documents import (
 from latensor.moments._gamma_poisson import correct_gamma_poisson, gamma_poisson_cumulants
 from latensor.moments._gaussian import correct_gaussian, correct_lifted
 from latensor.moments._moments import contract_third
-from latensor.moments._noise import NoiseDirections, NoiseMoment, exact_noise
+from latensor.moments._noise import NoiseDirections, trace_noise
 from latensor.moments._observed import Centred, centre, residuals, spread
 from latensor.moments._ragged import pad_sequences
 from latensor.moments._rows import average_weights
@@ -58,7 +58,6 @@ __all__ = [
     "ContractedCumulants",
     "Directions",
     "NoiseDirections",
-    "NoiseMoment",
     "Observations",
     "Rows",
     "Windows",
@@ -85,7 +84,6 @@ __all__ = [
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",
-    "exact_noise",
     "find_windows",
     "finite_moments",
     "flatten_sequences",
@@ -105,6 +103,7 @@ __all__ = [
     "spread_view",
     "spread_words",
     "table_moments",
+    "trace_noise",
     "view_features",
     "window_table",
     "window_views",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_key, divide, machine_epsilon, positive_or_one, small_jit
+from latensor.base import check_key, divide, machine_epsilon, matmul, positive_or_one, small_jit
 from latensor.decompose import Status
 from latensor.decompose.internal import noise_space, noise_space_operator, status_if, worst
 from latensor.models.components import (
@@ -32,7 +32,6 @@ from latensor.models.gaussian_mixture.covariance import check_family, smallest_v
 from latensor.models.gaussian_mixture.evidence import weigh_evidence
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.gaussian_mixture.start import no_directions, standardize, start_in_family
-from latensor.models.gaussian_mixture.variances import component_variances, shrink_noise
 from latensor.models.partial import (
     Dimensions,
     Options,
@@ -49,6 +48,8 @@ from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirecti
 
 # A component whose `√π_h` is not above this has vanished.
 _SMALLEST_ROOT = 1e-3
+# A variance that comes out smaller than this share of the mean variance, or negative, is moved there.
+_SMALLEST_SHARE = 1e-3
 
 
 class Diagnostics(NamedTuple):
@@ -261,7 +262,6 @@ def _read_off(
     _, key_components = jax.random.split(key)
     _, key_decompose = jax.random.split(key_components)
     dimensions, correction, is_positive, _, space = prepared
-    seen = shrink_noise(seen)
     components = decompose_whitened(
         key_decompose, seen, space.directions, correction, options.method, options.num_restarts
     )
@@ -274,8 +274,11 @@ def _read_off(
     means = moments.mean[:, None] + components.scaled[:, order] / safe[None, :]
     variance, is_inside = correction.variance, is_positive
     if seen.noise is not None:
-        variance, unmoved = component_variances(seen.noise.value, correction.variance, vectors, safe)
-        is_inside = is_positive & unmoved
+        # `(Wᵀm, σ²) = Σ_h √π_h σ_h² v_h` with orthonormal `v_h`.
+        variances = matmul(seen.noise.at[-1].set(correction.variance), vectors) / safe
+        floor = jnp.maximum(_SMALLEST_SHARE * correction.variance, smallest_variance(jnp.zeros_like(roots[0])))
+        is_inside = is_positive & jnp.all(variances >= floor)
+        variance = jnp.maximum(variances, floor)
     params = GaussianMixture(roots**2 / positive_or_one(jnp.sum(roots**2)), means, variance)
     return Fit(
         params,
