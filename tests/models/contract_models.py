@@ -265,7 +265,7 @@ MIXED_MEMBERSHIP_REALS = Model(
     ),
     lambda rng, x: table(rng, x, variables=MIXED),
     weights=lambda params: params.concentration,
-    fit_tolerance=1e-3,
+    fit_tolerance=1e-4,
     options={"variables": MIXED, "concentration": 0.6, "anchors": ((0, 1), (2, 3), (4, 5))},
     symmetries=(
         Symmetry("scales", **change_reals(MIXED_SCALES, np.zeros(4))),
