@@ -1,11 +1,13 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.decompose import Status, simultaneous_diagonalization
+from latensor.decompose import Status, diagonalize_slices, simultaneous_diagonalization
 from latensor.decompose.internal import real_eigenvectors
-from tests.helpers import best_order, lowers
+from tests.helpers import best_order, lowers, orthogonal_tensor
 
 
 def problem(seed, d, k, signs=False):
@@ -110,3 +112,19 @@ def test_vmap_equals_loop(float64):
 def test_lowers_for_accelerators():
     for definite in (True, False):
         lowers(lambda x, y, d=definite: simultaneous_diagonalization(x, y, 3, definite=d), jnp.eye(5), jnp.eye(5))
+
+
+def test_a_slice_alone_is_exact_and_noisier_than_the_polished_one(float64):
+    tensor, values, vectors = orthogonal_tensor(0, 5)
+    pairs = diagonalize_slices(jax.random.key(0), tensor, polish=False)
+    assert pairs.status == Status.CONVERGED
+    assert pairs.num_iters == 0
+    np.testing.assert_allclose(np.sort(pairs.values)[::-1], values, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(vectors.T @ pairs.vectors).max(axis=0), 1, rtol=1e-10)
+    noise = np.random.default_rng(1).normal(size=(5, 5, 5)) * 0.03
+    noisy = tensor + jnp.asarray(sum(noise.transpose(order) for order in itertools.permutations(range(3))) / 6)
+    errors = [
+        1 - np.abs(vectors.T @ diagonalize_slices(jax.random.key(0), noisy, polish=polish).vectors).max(axis=0).min()
+        for polish in (False, True)
+    ]
+    assert errors[1] < errors[0]
