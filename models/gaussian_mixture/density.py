@@ -26,6 +26,11 @@ def _log_weights(params: GaussianMixture) -> Float[Array, " k"]:
     return jnp.log(jnp.maximum(params.weights, smallest_normal(params.weights.dtype)))
 
 
+def _finite(distance: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return distances that leave room for sums: a row far beyond all components has a density, and a posterior."""
+    return jnp.minimum(distance, jnp.finfo(distance.dtype).max / 8)
+
+
 class DiagonalTerms(NamedTuple):
     """Rows under spherical or diagonal components."""
 
@@ -43,7 +48,7 @@ def diagonal_terms(params: GaussianMixture, rows: Table) -> DiagonalTerms:
     variances = as_diagonal(params.variance, params.means)
     differences = jax.vmap(lambda mean: residuals(rows, mean))(params.means.T).astype(variances.dtype)
     squares = differences * differences
-    distance = matmul(squares, (1 / variances)[:, :, None])[:, :, 0]
+    distance = _finite(matmul(squares, (1 / variances)[:, :, None])[:, :, 0])
     logs = jnp.log(variances) + _LOG_TWO_PI
     if rows.mask is None:
         normalizer = jnp.sum(logs, axis=1)[:, None]
@@ -85,7 +90,7 @@ def full_terms(params: GaussianMixture, tiles: Tiles) -> FullTerms:
         inverse = inverse_root(covariances * both[None] + outside[None])
     whitened = matmul(differences, jnp.swapaxes(inverse, 2, 3))
     log_determinant = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=2, axis2=3)), axis=2)[:, :, None]
-    distance = jnp.sum(whitened * whitened, axis=3)
+    distance = _finite(jnp.sum(whitened * whitened, axis=3))
     values = _log_weights(params)[:, None, None] - (distance + log_determinant + count * _LOG_TWO_PI) / 2
     if tiles.mask is None:
         return FullTerms(values, differences, None)

@@ -134,6 +134,15 @@ def test_em_of_data_on_which_the_likelihood_has_no_bound(precision):
             assert smallest > 0
 
 
+def test_rows_beyond_all_components_have_numbers():
+    for family in SHAPES[1::2]:
+        params = random_member(0, family)
+        params = params._replace(variance=params.variance * 1e-30)
+        value = gaussian_mixture.log_likelihood(params, np.full((2, D), 1e15))
+        assert np.all(np.isfinite(value))
+        assert np.all(np.isfinite(gaussian_mixture.posterior(params, np.full((2, D), 1e15))))
+
+
 def test_variances_follow_the_scale_of_the_data(float64):
     truth = random_mixture(0, d=8, k=2, variance=np.array([0.5, 1.0]))
     x = draw(1, truth, 500)
