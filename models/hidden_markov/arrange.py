@@ -17,6 +17,8 @@ from latensor.models.results import Fit, Spectrum
 
 # In nats per window and cycle of two steps.
 _SETTLED_GAIN = 1e-5
+# A singular value is zero if it is not above this many roundings of the largest.
+_ROUNDING = 100
 
 
 class Diagnostics(NamedTuple):
@@ -87,8 +89,12 @@ def arrange(
     if first is not None:
         params = params._replace(initial=first_states(params, first))
     finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
+    values = start.spectrum.values
+    # Fewer kinds of windows than states: no start of polishing can find what the data do not hold.
+    is_lacking = values[-1] <= _ROUNDING * machine_epsilon(values.dtype) * values[0]
     status = worst(
         estimate.status,
+        status_if(is_lacking, Status.RANK_DEFICIENT),
         status_if(~jnp.all(often > machine_epsilon(often.dtype)), Status.DEGENERATE),
         status_if(~are_independent(estimate.params), Status.RANK_DEFICIENT),
         status_if(~finite, Status.NON_FINITE),
