@@ -49,6 +49,11 @@ def refuse_sparse(name: str, value: Any, meaning: str) -> None:
     )
 
 
+def has_masked_parts(value: Any) -> bool:
+    """Return whether this is a list of NumPy's masked arrays."""
+    return isinstance(value, list | tuple) and any(isinstance(part, np.ma.MaskedArray) for part in value)
+
+
 def as_plain(name: str, value: Any, meaning: str) -> Plain:
     """Return `value` as an array of numbers in the byte order of this machine; what is not numbers is refused."""
     if isinstance(value, jax.Array):
@@ -63,6 +68,11 @@ def as_plain(name: str, value: Any, meaning: str) -> Plain:
     missing, masked = None, isinstance(value, np.ma.MaskedArray)
     if masked:
         missing, value = np.ma.getmaskarray(value), value.data
+    elif has_masked_parts(value):
+        raise ValueError(
+            f"{name}: expected {meaning}; got a list of masked arrays, whose masks would be lost: pass "
+            f"numpy.ma.stack({name}), or plain arrays and mask="
+        )
     elif isinstance(value, list | tuple) and any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)):
         return Plain(_stack(name, value, meaning), None, False, place_of)
     array = _as_array(name, value, meaning)

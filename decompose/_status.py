@@ -66,8 +66,9 @@ _MESSAGES = {
         "raise the limit, or the tolerance if the residual is small enough"
     ),
     Status.BOUNDARY: (
-        "an estimate fell outside its range and was moved to the boundary: a variance or a weight that came out "
-        "negative; use more data, ask for fewer components, or refine the estimate"
+        "a parameter is at the end of its range. After fit: a variance or a weight came out negative, and was moved; "
+        "refine the estimate, or use more data or fewer components. After refine: a component has closed in on a few "
+        "points or a plane, where the likelihood has no bound; use fewer components or a simpler covariance"
     ),
     Status.POOR_FIT: (
         "the estimate makes the data no likelier than a single component does: refine it, and compare its "

@@ -38,6 +38,7 @@ _Product = Callable[[Float[Array, "d r"]], Float[Array, "d r"]]
 _CLEAR = 2.5
 # Beyond any doubt, and finite.
 _CERTAIN = 1e6
+_GOLDEN = (math.sqrt(5) - 1) / 2
 # Columns that differ by less of their length are the same.
 _SAME = 1e-3
 # Subspace iterations: products with a small matrix, or with the data.
@@ -104,7 +105,9 @@ def choose_rows(data: Data, number: int) -> Data:
     """Return at most `number` rows of a data type, at even distances in the sum of their weights; without weights."""
     n = data.num_rows
     number = min(n, number)
-    index = np.arange(number) * n // number
+    # Anywhere within each stride (multiples of the golden ratio, modulo one, repeat nothing): rows may have a period.
+    place = np.arange(number)
+    index = ((place + place * _GOLDEN % 1) * n / number).astype(int)
     if data.row_weights is None:
         return jax.tree.map(lambda leaf: leaf[index], data)
     # Rows of equal weight are drawn as if they had none; rows of weight zero are never drawn.

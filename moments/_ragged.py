@@ -19,6 +19,10 @@ def _pad(name: str, parts: Any, lengths: np.ndarray, beyond: int = 0) -> np.ndar
     """Return sequences in the rows of one array, with `beyond` after their ends."""
     arrays = []
     for place, part in enumerate(parts):
+        if isinstance(part, np.ma.MaskedArray):
+            raise ValueError(
+                f"{name}: expected plain arrays in a list, and mask=; got a masked array in {name}[{place}]"
+            )
         try:
             array = np.asarray(part)
             kind = f"values of type {array.dtype}"

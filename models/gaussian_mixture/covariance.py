@@ -97,11 +97,14 @@ def from_diagonal(variances: Float[Array, "k d"], family: Family) -> Float[Array
     return chosen.T[:, None, :] * jnp.eye(d, dtype=variances.dtype)[:, :, None]
 
 
-def smallest_variance(spread: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return where variances end, for data of this variance: where differences are no more than rounding.
+def smallest_variance(spread: Float[Array, "..."], mean: Float[Array, "..."] | None = None) -> Float[Array, "..."]:
+    """Return where variances end, for data of this variance and mean: where differences are no more than rounding.
 
     The likelihood of a component that closes in on a single point has no bound.
     """
-    rounding = 10 * machine_epsilon(spread.dtype)
+    eps = machine_epsilon(spread.dtype)
+    floor = (10 * eps) * (10 * eps * spread)
+    if mean is not None:
+        floor = floor + (2 * eps * mean) ** 2
     # Of data without any spread: small, and its inverse still a number.
-    return jnp.maximum(rounding * (rounding * spread), 100 * smallest_normal(spread.dtype))
+    return jnp.maximum(floor, 100 * smallest_normal(spread.dtype))

@@ -65,38 +65,46 @@ _MARGIN = 10.0
 
 
 class Data(NamedTuple):
-    """What EM reads: rows with weights, and how far the data spread."""
+    """What EM reads: rows with weights, and how far they can be resolved."""
 
     rows: Table | Tiles
     """Tiles where covariances are full."""
     weights: Float[Array, " n"] | None
     """Of the rows; `None` where tiles have their own."""
-    spread: Float[Array, " d"]
-    """Variance of each dimension."""
+    floor: Float[Array, " d"]
+    """Where variances end in each dimension."""
+    is_observed: Bool[Array, ""]
+    """Whether every dimension is."""
 
 
 @jax.jit
-def _describe(table: Table) -> tuple[Array, Array]:
+def _describe(table: Table) -> tuple[Array, Array, Array]:
     data = centre(table)
-    return data.weights, second_cumulant_diagonal(data)
+    floor = smallest_variance(second_cumulant_diagonal(data), data.mean)
+    return data.weights, floor, jnp.all(data.rates > 0)
 
 
 def prepare(params: GaussianMixture, table: Table) -> Data:
     """Return a table as EM reads it."""
-    weights, spread = (part.astype(params.means.dtype) for part in _describe(table))
+    weights, floor, is_observed = _describe(table)
+    weights, floor = weights.astype(params.means.dtype), floor.astype(params.means.dtype)
     if params.variance.ndim < 3:
-        return Data(table, weights, spread)
-    return Data(group_rows(table, weights)[0], None, spread)
+        return Data(table, weights, floor, is_observed)
+    return Data(group_rows(table, weights)[0], None, floor, is_observed)
 
 
 @jax.jit
 def _refine(params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iters: Int[Array, ""]) -> Refined:
-    floor = variance_floor(params, data.spread)
+    floor = variance_floor(params, data.floor)
     result = expectation_maximization(lambda params: em_step(params, data, floor), params, tol=tol, max_iters=max_iters)
     refined = as_refined(result, result.params)
     # A component that has closed in on a few points, or on a plane.
-    status = status_if(_at_floor(refined.params, floor), Status.BOUNDARY)
-    return refined._replace(status=worst(refined.status, status))
+    status = worst(
+        refined.status,
+        status_if(_at_floor(refined.params, floor), Status.BOUNDARY),
+        status_if(~data.is_observed, Status.UNOBSERVED),
+    )
+    return refined._replace(status=status)
 
 
 def _at_floor(params: GaussianMixture, floor: Float[Array, "..."]) -> Bool[Array, ""]:
@@ -105,16 +113,15 @@ def _at_floor(params: GaussianMixture, floor: Float[Array, "..."]) -> Bool[Array
     return jnp.any(params.variance <= floor)
 
 
-def variance_floor(params: GaussianMixture, spread: Float[Array, " d"]) -> Float[Array, "..."]:
-    """Return where variances end, far below the spread of the data; for full covariances one for each dimension.
+def variance_floor(params: GaussianMixture, floor: Float[Array, " d"]) -> Float[Array, "..."]:
+    """Return where variances end, in the shape of their family; for full covariances one for each dimension.
 
     For spherical and diagonal components it is never above what EM starts from: the start satisfies the same bound as
     all that follows, so that no step lowers the likelihood. For full covariances see `_bounded`.
     """
     if params.variance.ndim == 3:
-        return smallest_variance(spread)
-    floor = smallest_variance(jnp.mean(spread) if params.variance.ndim < 2 else spread[:, None])
-    return jnp.minimum(floor, params.variance)
+        return floor
+    return jnp.minimum(jnp.mean(floor) if params.variance.ndim < 2 else floor[:, None], params.variance)
 
 
 class _Sums(NamedTuple):

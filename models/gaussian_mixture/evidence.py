@@ -13,7 +13,7 @@ from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.moments.internal import Centred
 
 # Rows whose likelihood is compared with that of one component.
-_NUM_ROWS = 2048
+NUM_ROWS = 2048
 
 
 @small_jit
@@ -35,6 +35,6 @@ def weigh_evidence(
     one = GaussianMixture(
         jnp.ones_like(weights[:1]), data.mean[:, None], jnp.maximum(variance, smallest_variance(variance))
     )
-    rows = choose_rows(data.table, _NUM_ROWS)
+    rows = choose_rows(data.table, NUM_ROWS)
     ours, theirs = (jax.nn.logsumexp(log_joint(model, rows), axis=1) for model in (params, one))
     return Evidence(rank, jnp.mean(ours - theirs))

@@ -46,10 +46,9 @@ from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
 from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirections, as_table, correct_lifted
 
-# A component whose `√π_h` is not above this has vanished.
-_SMALLEST_ROOT = 1e-3
-# A variance that comes out smaller than this share of the mean variance, or negative, is moved there.
-_SMALLEST_SHARE = 1e-3
+# A component whose `√π_h` is not above the first has vanished. A variance that comes out below the second, as a share
+# of the mean variance, or negative, is moved there.
+_SMALLEST_ROOT, _SMALLEST_SHARE = 1e-3, 1e-3
 
 
 class Diagnostics(NamedTuple):
@@ -148,8 +147,9 @@ def fit(
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third, noise)
     found = _read_off(key, moments, prepared, seen, options)
     evidence = weigh_evidence(key, data, moments, prepared.correction, prepared.dimensions.weights, found.params)
-    found = add_evidence(found, evidence, prepared.space.whitening)
-    return found if scales is None else found._replace(params=start_in_family(found.params, given, scales, family))
+    if scales is not None:
+        found, evidence = start_in_family(found, evidence, given, scales, family)
+    return add_evidence(found, evidence, prepared.space.whitening)
 
 
 def fit_moments(

@@ -160,7 +160,8 @@ def test_chosen_rows_follow_the_weights():
     rows = choose_rows(Table(x, row_weights=jnp.array([0.0, 1, 0, 1, 2, 0])), 4)
     assert rows.row_weights is None
     assert set(rows.x[:, 0].tolist()) <= {2.0, 6.0, 8.0}
-    assert choose_rows(Documents(x), 3).x[:, 0].tolist() == [0, 4, 8]
+    # One of every two rows, not always the same of both.
+    assert (choose_rows(Documents(x), 3).x[:, 0] // 4).tolist() == [0, 1, 2]
 
 
 # Missingness that depends on what was observed.
