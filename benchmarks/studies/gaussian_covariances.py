@@ -62,8 +62,8 @@ def run(options: Options) -> Report:
     except ImportError:
         raise BenchmarkError("needs scikit-learn: pip install -e '.[bench,peers]'") from None
     x = robust_table(options)
-    x = x[:1_500] if options.quick else x
-    splits = options.trials or (2 if options.quick else 20)
+    x = x[:600] if options.quick else x
+    splits = options.trials or (1 if options.quick else 20)
     rng = np.random.default_rng(12)
     scores, times = np.zeros((splits, 3, 2)), np.zeros((splits, 3, 2))
     one, statuses = np.zeros(splits), []
