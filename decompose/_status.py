@@ -105,3 +105,9 @@ def worst(*statuses: Int[Array, ""] | Status) -> Int[Array, ""]:
 def status_if(condition: Bool[Array, ""], status: Status) -> Int[Array, ""]:
     """Return `status` where the condition holds, else `CONVERGED`."""
     return jnp.where(condition, jnp.int32(status), jnp.int32(Status.CONVERGED))
+
+
+def finite_status(*trees: Any) -> Int[Array, ""]:
+    """Return `NON_FINITE` where any number in the trees is NaN or infinite, else `CONVERGED`."""
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(trees)])
+    return status_if(~jnp.all(finite), Status.NON_FINITE)

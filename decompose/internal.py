@@ -13,7 +13,7 @@ from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_opera
 from latensor.decompose._partitioned import line_up
 from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
-from latensor.decompose._status import status_if, worst
+from latensor.decompose._status import finite_status, status_if, worst
 from latensor.decompose._views import VIEW_METHODS
 from latensor.decompose._whiten import last_direction
 
@@ -26,6 +26,7 @@ __all__ = [
     "anchor_capacity",
     "check_anchors",
     "expectation_maximization",
+    "finite_status",
     "inverse_root",
     "last_direction",
     "line_up",

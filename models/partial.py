@@ -18,7 +18,7 @@ from latensor.base import (
     is_concrete,
 )
 from latensor.decompose import Eigenpairs, Status, Whitening
-from latensor.decompose.internal import status_if, worst
+from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.checks import check_moments, check_no_variables
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, pairs_that_matter
 from latensor.models.evidence import coincide
@@ -68,14 +68,13 @@ def table_status(
 
     """
     same = jnp.asarray(False) if columns is None else coincide(columns)
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
     return worst(
         Status.CONVERGED if whitening is None else whitening.status,
         pairs.status,
         status_if(boundary, Status.BOUNDARY),
         status_if(same, Status.DEGENERATE),
         status_if(~jnp.all(dimensions.rates > 0), Status.UNOBSERVED),
-        status_if(~finite, Status.NON_FINITE),
+        finite_status(params),
     )
 
 

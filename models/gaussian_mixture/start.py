@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from latensor.base import as_float, matmul
 from latensor.decompose import Status, Whitening
-from latensor.decompose.internal import status_if, worst
+from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Whitened
 from latensor.models.evidence import Evidence, choose_rows
 from latensor.models.gaussian_mixture.covariance import Family, as_diagonal, from_diagonal, smallest_variance
@@ -58,11 +58,10 @@ def _one_step(params: GaussianMixture, data: Data, family: Family) -> GaussianMi
 
 @jax.jit
 def _judge(params: GaussianMixture, status: Array, gains: Float[Array, " n"] | None) -> tuple[Array, Array | None]:
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
     status = worst(
         status,
         status_if(~(jnp.min(params.weights) > _SMALLEST_WEIGHT), Status.DEGENERATE),
-        status_if(~finite, Status.NON_FINITE),
+        finite_status(params),
     )
     return status, None if gains is None else jnp.mean(gains)
 

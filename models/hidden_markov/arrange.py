@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from latensor.base import machine_epsilon
 from latensor.decompose import Status
-from latensor.decompose.internal import EMResult, status_if, worst
+from latensor.decompose.internal import EMResult, finite_status, status_if, worst
 from latensor.models.hidden_markov.initial import FirstObservations, first_states
 from latensor.models.hidden_markov.params import HiddenMarkov, reorder
 from latensor.models.hidden_markov.start import Start
@@ -88,7 +87,6 @@ def arrange(
     often = occurrence(params)
     if first is not None:
         params = params._replace(initial=first_states(params, first))
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
     values = start.spectrum.values
     # Fewer kinds of windows than states: no start of polishing can find what the data do not hold.
     is_lacking = values[-1] <= _ROUNDING * machine_epsilon(values.dtype) * values[0]
@@ -97,7 +95,7 @@ def arrange(
         status_if(is_lacking, Status.RANK_DEFICIENT),
         status_if(~jnp.all(often > machine_epsilon(often.dtype)), Status.DEGENERATE),
         status_if(~are_independent(estimate.params), Status.RANK_DEFICIENT),
-        status_if(~finite, Status.NON_FINITE),
+        finite_status(params),
     )
     diagnostics = Diagnostics(
         start.spectrum, start.status, estimate.log_likelihood, start.gap, start.simplex_distance, num_dropped

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import small_jit
 from latensor.decompose import Status
-from latensor.decompose.internal import status_if, worst
+from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.evidence import Evidence, coincide
 from latensor.models.mixed_membership.options import Options
 from latensor.models.mixed_membership.params import MixedMembership
@@ -56,7 +55,6 @@ def arrange(estimate: Estimate, scaling: Scaling | None, input_status: Int[Array
     order = jnp.argsort(-estimate.concentration)
     concentration, tables = estimate.concentration[order], estimate.tables[:, order]
     params, variance_raised = in_original_units(MixedMembership(concentration, tables), scaling, options.variables)
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]).all()
     boundary = estimate.clipped | variance_raised
     if estimate.diagnostics.concentration_at_limit is not None:
         boundary = boundary | estimate.diagnostics.concentration_at_limit
@@ -67,6 +65,7 @@ def arrange(estimate: Estimate, scaling: Scaling | None, input_status: Int[Array
         status_if(unsettled, Status.MAX_ITERS),
         status_if(boundary, Status.BOUNDARY),
         status_if(coincide(tables), Status.DEGENERATE),
-        status_if(~finite | ~jnp.all(concentration > 0), Status.NON_FINITE),
+        finite_status(params),
+        status_if(~jnp.all(concentration > 0), Status.NON_FINITE),
     )
     return Fit(params, status, estimate.num_iters, estimate.residual, estimate.diagnostics)
