@@ -8,7 +8,8 @@ a few columns are much noisier than the others. So the direction is taken from h
 other half: there its quadratic form is a mean over independent rows, zero if the direction is noise, with a standard
 error.
 
-*Gain.* The log-likelihood of some rows, less that of the best single component.
+*Gain.* The log-likelihood of some rows, less that of the best single component, with its standard error: what a few
+rows make alone, other rows may not have.
 """
 
 import math
@@ -33,8 +34,8 @@ from latensor.moments.internal import Centred, residuals, second_cumulant, secon
 Data = TypeVar("Data", bound=Any)
 _Product = Callable[[Float[Array, "d r"]], Float[Array, "d r"]]
 
-# Standard errors above zero that the k-th direction needs: noise alone gets there in one of 160 data sets. Set by
-# synthetic corpora. On real data a direction can be worth having and miss it: house-votes-84, k = 4, has 2.497.
+# Standard errors above zero that the k-th direction needs, and the gain: noise gets there in one of 160 data sets.
+# Set by synthetic corpora. On real data a direction can be worth having and miss it: house-votes-84, k = 4, has 2.497.
 _CLEAR = 2.5
 # Beyond any doubt, and finite.
 _CERTAIN = 1e6
@@ -54,17 +55,33 @@ class Evidence(NamedTuple):
     """How far the k-th direction of half of the rows is above zero in the other half, in standard errors; at most a
     million. `None` where there is no such direction, or no second moment."""
     gain: Float[Array, ""] | None
-    """Mean log-likelihood of a row, less that of a single component; `None` for an estimate that is one."""
+    """Mean log-likelihood of a row, less that of a single component; of sequences, that of an observation, less also
+    what as many more parameters gain on noise (Akaike). `None` for an estimate that is one component."""
+    gain_error: Float[Array, ""] | None
+    """Its standard error."""
 
 
 def evidence_status(evidence: Evidence) -> Int[Array, ""]:
     """Return what the evidence says."""
     status = worst()
-    if evidence.gain is not None:
-        status = worst(status, status_if(~(evidence.gain > 0), Status.POOR_FIT))
+    if evidence.gain is not None and evidence.gain_error is not None:
+        # The rank says whether the components are noise. Where it is not judged, the gain has to.
+        least = 0 if evidence.rank is not None else _CLEAR * evidence.gain_error
+        status = worst(status, status_if(~(evidence.gain > least), Status.POOR_FIT))
     if evidence.rank is not None:
         status = worst(status, status_if(~(evidence.rank > _CLEAR), Status.RANK_DEFICIENT))
     return status
+
+
+def judge_gain(
+    rank: Float[Array, ""] | None, gains: Float[Array, " n"], weights: Float[Array, " n"] | None = None
+) -> Evidence:
+    """Return the evidence of how much likelier each row is than under one component."""
+    weights = jnp.ones_like(gains) if weights is None else weights
+    share = _normalize(weights)
+    gains = jnp.where(weights > 0, gains, 0)
+    mean = jnp.sum(share * gains)
+    return Evidence(rank, mean, _standard_error(gains, share, mean))
 
 
 def whitening_status(whitening: Whitening) -> Int[Array, ""]:
@@ -145,9 +162,13 @@ class Halves(NamedTuple):
 
 def _in_standard_errors(values: Float[Array, " n"], weights: Float[Array, " n"]) -> Float[Array, ""]:
     mean = jnp.sum(weights * values)
-    error = jnp.sqrt(jnp.sum((weights * (values - mean)) ** 2))
+    error = _standard_error(values, weights, mean)
     # Without any spread, what is above zero is clear of it.
     return jnp.where(error > 0, divide(mean, error), jnp.where(mean > 0, jnp.inf, -jnp.inf))
+
+
+def _standard_error(values: Float[Array, " n"], share: Float[Array, " n"], mean: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.sqrt(jnp.sum((share * (values - mean)) ** 2))
 
 
 def _normalize(weights: Float[Array, " n"]) -> Float[Array, " n"]:

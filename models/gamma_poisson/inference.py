@@ -25,10 +25,6 @@ from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.variational import iterate_rows
 from latensor.moments import Table
 
-# How well posteriors are known whose bound is compared with the likelihood of one topic, and shapes tried for that one.
-_GAIN_TOLERANCE, _GAIN_ITERS = 1e-3, 20
-_SHAPES = (1e-2, 1e3, 41)
-
 
 class Gammas(NamedTuple):
     """Independent Gamma distributions of the topics' intensities, `q(α)`, for a block of rows."""
@@ -113,26 +109,3 @@ def evidence_bound(
     entropy = q.shapes - jnp.log(q.rates) + gammaln(q.shapes) + (1 - q.shapes) * digamma(q.shapes)
     # `b E[α]` of the prior and `E[α] Σ_d A` of the words together are `r E[α]`.
     return words + jnp.sum(prior + entropy - q.rates * mean, axis=1)
-
-
-def bound_gain(params: GammaPoisson, rows: Table, mean: Float[Array, " d"]) -> Float[Array, ""] | None:
-    """Return how far the mean bound of these rows is above their mean log-likelihood under one topic.
-
-    One topic has the exact `log p = log Γ(c + N) − log Γ(c) + c log b − (c + N) log(b + Σ_d a_d) + Σ_d x_d log a_d`,
-    less `Σ_d log x_d!`, with `N` the sum of the row. Its topic `a` and its mean `c/b` are those of the data; of many
-    `c` the best is taken.
-    """
-    if params.shapes.shape[0] == 1:
-        return None
-    counts = observed_counts(rows, mean.dtype)
-    q = infer(params, rows, jnp.asarray(_GAIN_TOLERANCE, mean.dtype), _GAIN_ITERS)
-    bounds = evidence_bound(params, counts, q, jnp.zeros_like(counts[:, 0]))
-    total = jnp.maximum(jnp.sum(mean), smallest_normal(mean.dtype))
-    topic = jnp.maximum(mean / total, smallest_normal(mean.dtype))
-    seen = jnp.ones_like(counts[:, 0]) if rows.mask is None else matmul(rows.mask.astype(mean.dtype), topic)
-    shapes = jnp.geomspace(*_SHAPES, dtype=mean.dtype)[None, :]
-    number, rates = jnp.sum(counts, axis=1)[:, None], shapes / total
-    intensity = gammaln(shapes + number) - gammaln(shapes) + shapes * jnp.log(rates)
-    intensity = intensity - (shapes + number) * jnp.log(rates + seen[:, None])
-    words = matmul(counts, jnp.log(topic))
-    return jnp.mean(bounds) - jnp.max(jnp.mean(intensity + words[:, None], axis=0))

@@ -128,7 +128,8 @@ def _prepare_draws(params: GammaPoisson, rows: Table) -> Draw:
 
 
 @partial(jax.jit, static_argnames="num_samples")
-def _estimate(key: Array, params: GammaPoisson, table: Table, num_samples: int) -> LogLikelihood:
+def sample_likelihoods(key: Array, params: GammaPoisson, table: Table, num_samples: int) -> LogLikelihood:
+    """Return `estimate_log_likelihood`, unchecked."""
     return importance_sample(
         key,
         partial(_prepare_draws, params),
@@ -161,7 +162,7 @@ def estimate_log_likelihood(
     """
     key = check_key(key)
     params, table = check_pair(params, x, mask)
-    return _estimate(key, params, table, check_integer("num_samples", num_samples, 2))
+    return sample_likelihoods(key, params, table, check_integer("num_samples", num_samples, 2))
 
 
 def log_likelihood(

@@ -21,8 +21,8 @@ from latensor.models.components import (
     second_moments_of,
     whiten_weighted,
 )
-from latensor.models.evidence import Evidence, add_evidence, after, choose_rows, table_rank
-from latensor.models.gamma_poisson.inference import bound_gain
+from latensor.models.evidence import Evidence, add_evidence
+from latensor.models.gamma_poisson.evidence import weigh_evidence
 from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.partial import (
     Dimensions,
@@ -52,7 +52,7 @@ class Diagnostics(NamedTuple):
     whitening_status: Int[Array, ""]
     decomposition_status: Int[Array, ""]
     evidence: Evidence | None
-    """What the rows say about the estimate; its gain is that of the evidence bound. `None` for moments alone."""
+    """What the rows say about the estimate. `None` for moments alone."""
     dimensions: Dimensions
     unobserved_pairs: Int[Array, ""] | None
     """Pairs of dimensions (of `d²`) that no row observes together; `None` where they were not counted."""
@@ -130,7 +130,8 @@ def fit(
         prepared = _prepare_implicit(key, data, moments, trust, options)
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third)
     estimate = _read_off(key, moments, prepared, seen, options)
-    evidence = _weigh_evidence(key, data, moments, prepared, estimate.params)
+    correction = Correction(moments.mean)
+    evidence = weigh_evidence(key, data, moments, correction, prepared.dimensions.weights, estimate.params)
     return add_evidence(estimate, evidence, prepared.space.whitening)
 
 
@@ -219,17 +220,6 @@ def _estimate_parameters(components: Components) -> _Estimate:
     params = GammaPoisson((positive / total[None, :])[:, order], (means * rate)[order], rate)
     boundary = ~(jnp.all(roots > 0) & jnp.all(components.coordinates > 0))
     return _Estimate(params, (total - 1)[order], boundary)
-
-
-@small_jit
-def _weigh_evidence(
-    key: Array, data: Centred, moments: SecondMoments, prepared: Prepared, params: GammaPoisson
-) -> Evidence:
-    """Return what the rows say about the rank of the second moment, and about the estimate's likelihood."""
-    key_rank = after(jax.random.split(key)[0], params.shapes)
-    weights, num_components = prepared.dimensions.weights, params.shapes.shape[0]
-    rank = table_rank(key_rank, data, moments, Correction(moments.mean), weights, num_components)
-    return Evidence(rank, bound_gain(params, choose_rows(data.table, _NUM_ROWS), moments.mean))
 
 
 @small_jit(static_argnames="options")

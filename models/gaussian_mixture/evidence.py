@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from latensor.base import small_jit
 from latensor.models.components import Correction, SecondMoments
-from latensor.models.evidence import Evidence, after, choose_rows, table_rank
+from latensor.models.evidence import Evidence, after, choose_rows, judge_gain, table_rank
 from latensor.models.gaussian_mixture.covariance import smallest_variance
 from latensor.models.gaussian_mixture.likelihood import log_joint
 from latensor.models.gaussian_mixture.params import GaussianMixture
@@ -30,11 +30,11 @@ def weigh_evidence(
     key_rank = after(jax.random.split(key)[0], params.weights)
     rank = table_rank(key_rank, data, moments, correction, weights, k - 1)
     if k == 1:
-        return Evidence(rank, None)
+        return Evidence(rank, None, None)
     variance = jnp.sum(data.rates * moments.variances) / jnp.sum(data.rates)
     one = GaussianMixture(
         jnp.ones_like(weights[:1]), data.mean[:, None], jnp.maximum(variance, smallest_variance(variance))
     )
     rows = choose_rows(data.table, NUM_ROWS)
     ours, theirs = (jax.nn.logsumexp(log_joint(model, rows), axis=1) for model in (params, one))
-    return Evidence(rank, jnp.mean(ours - theirs))
+    return judge_gain(rank, ours - theirs)

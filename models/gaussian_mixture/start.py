@@ -10,7 +10,7 @@ from latensor.base import as_float, matmul
 from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Whitened
-from latensor.models.evidence import Evidence, choose_rows
+from latensor.models.evidence import Evidence, choose_rows, judge_gain
 from latensor.models.gaussian_mixture.covariance import Family, as_diagonal, from_diagonal, smallest_variance
 from latensor.models.gaussian_mixture.em import Data, em_step, prepare, variance_floor
 from latensor.models.gaussian_mixture.evidence import NUM_ROWS
@@ -57,13 +57,15 @@ def _one_step(params: GaussianMixture, data: Data, family: Family) -> GaussianMi
 
 
 @jax.jit
-def _judge(params: GaussianMixture, status: Array, gains: Float[Array, " n"] | None) -> tuple[Array, Array | None]:
+def _judge(
+    params: GaussianMixture, status: Array, evidence: Evidence, gains: Float[Array, " n"] | None
+) -> tuple[Array, Evidence]:
     status = worst(
         status,
         status_if(~(jnp.min(params.weights) > _SMALLEST_WEIGHT), Status.DEGENERATE),
         finite_status(params),
     )
-    return status, None if gains is None else jnp.mean(gains)
+    return status, evidence if gains is None else judge_gain(evidence.rank, gains)
 
 
 def start_in_family(
@@ -81,8 +83,8 @@ def start_in_family(
         one = _one_step(_embed(_single(found.params), scales, family), data, family)
         rows = choose_rows(table, NUM_ROWS)
         gains = jax.nn.logsumexp(log_joint(params, rows), axis=1) - log_joint(one, rows)[:, 0]
-    status, gain = _judge(params, found.status, gains)
-    return found._replace(params=params, status=status), evidence._replace(gain=gain)
+    status, evidence = _judge(params, found.status, evidence, gains)
+    return found._replace(params=params, status=status), evidence
 
 
 @jax.jit

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import machine_epsilon
 from latensor.decompose import Status
 from latensor.decompose.internal import EMResult, finite_status, status_if, worst
+from latensor.models.evidence import Evidence
 from latensor.models.hidden_markov.initial import FirstObservations, first_states
 from latensor.models.hidden_markov.params import HiddenMarkov, reorder
 from latensor.models.hidden_markov.start import Start
@@ -41,6 +42,8 @@ class Diagnostics(NamedTuple):
     num_dropped: Int[Array, ""] | None
     """Number of sequences without a window of three observations, which count for `initial` only; `None` after
     `fit_moments`."""
+    evidence: Evidence | None
+    """What whole sequences say about the estimate; its rank is not judged here. `None` after `fit_moments`."""
 
 
 class Estimate(NamedTuple):
@@ -98,7 +101,7 @@ def arrange(
         finite_status(params),
     )
     diagnostics = Diagnostics(
-        start.spectrum, start.status, estimate.log_likelihood, start.gap, start.simplex_distance, num_dropped
+        start.spectrum, start.status, estimate.log_likelihood, start.gap, start.simplex_distance, num_dropped, None
     )
     order = jnp.argsort(-often)
     return Fit(reorder(params, order), status, estimate.num_iters, start.residual, diagnostics)

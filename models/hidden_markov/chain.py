@@ -170,6 +170,14 @@ def forward(chain: Chain, block_length: int | None = BLOCK_LENGTH) -> Float[Arra
     return jnp.log(_join(scales, chain.first.shape[0]))
 
 
+def forward_apart(chain: Chain, block_length: int) -> Float[Array, " N"]:
+    """Return `forward` where every block is a chain of its own: in any state before it, unless a sequence begins."""
+    blocks = _cut(chain, block_length)
+    k, num_blocks = blocks.likelihoods.shape[1:]
+    _, scales = _filter(chain, blocks, jnp.full((k, num_blocks), 1 / k, blocks.likelihoods.dtype))
+    return jnp.log(_join(scales, chain.first.shape[0]))
+
+
 @partial(jax.jit, static_argnames="block_length")
 def forward_backward(chain: Chain, weights: Float[Array, " N"], block_length: int | None = BLOCK_LENGTH) -> Smoothed:
     """Return the posterior of the states, and the expected number of steps from each to each.

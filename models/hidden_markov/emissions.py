@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from latensor.base import divide, machine_epsilon, matmul, smallest_normal
+from latensor.base import divide, machine_epsilon, matmul, positive_or_one, smallest_normal
 from latensor.models.hidden_markov.chain import Chain, floor_probabilities
 from latensor.models.hidden_markov.params import HiddenMarkov, is_real
 from latensor.moments import map_over_rows, sum_over_rows
@@ -79,6 +79,26 @@ def chain_of(params: HiddenMarkov, observations: Observations) -> tuple[Chain, F
 def divide_rows(counts: Float[Array, "*rows k"], otherwise: Float[Array, "*rows k"]) -> Float[Array, "*rows k"]:
     """Return counts scaled such that the last axis sums to one; `otherwise` where there are none."""
     return divide(counts, jnp.sum(counts, axis=-1, keepdims=True), otherwise)
+
+
+class Scales(NamedTuple):
+    """How real vectors are standardized."""
+
+    mean: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+
+def find_scales(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> Scales:
+    """Return the means and standard deviations of all observations; a scale of one where nothing varies."""
+    share = divide(weights, jnp.sum(weights))
+    mean = sum_over_rows(lambda x, share: jnp.sum(share[:, None] * x, axis=0), x, share, floats_per_row=0)
+
+    def square(x: Array, share: Array) -> Array:
+        rows = jnp.where(share[:, None] > 0, x - mean[None, :], 0)
+        return jnp.sum(share[:, None] * rows * rows, axis=0)
+
+    scale = jnp.sqrt(sum_over_rows(square, x, share, floats_per_row=0))
+    return Scales(mean, positive_or_one(scale))
 
 
 class EmissionSums(NamedTuple):

@@ -19,8 +19,10 @@ from latensor.base import (
     small_jit,
 )
 from latensor.decompose.internal import VIEW_METHODS
+from latensor.models.evidence import add_evidence
 from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
 from latensor.models.hidden_markov.data import check_moments, check_values, check_windows
+from latensor.models.hidden_markov.evidence import Segments, admit_symbols, choose_segments, weigh_evidence
 from latensor.models.hidden_markov.initial import FirstObservations, first_observations
 from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
 from latensor.models.hidden_markov.start_list import list_start
@@ -104,8 +106,9 @@ def fit(
     Returns:
       `Fit` with `Diagnostics`. The states are in decreasing order of how often they occur in a window. The status is
       that of polishing: `MAX_ITERS` if EM was still gaining at its limit, and `refine` will gain more; without
-      polishing, that of the spectral estimate. Either way it is `DEGENERATE` if a returned state does not occur, and
-      `RANK_DEFICIENT` if the columns of the returned `emission` are linearly dependent. With few sequences, whose first
+      polishing, that of the spectral estimate. Either way it is `POOR_FIT` if whole sequences are not clearly likelier
+      than with one state, `DEGENERATE` if a returned state does not occur, and `RANK_DEFICIENT` if the columns of the
+      returned `emission` are linearly dependent. With few sequences, whose first
       observations say little, `initial` is drawn to the distribution over all windows. Under `jit` or `vmap` values are
       not checked: symbols out of range count as missing, and `status` tells what went wrong.
 
@@ -149,7 +152,7 @@ def fit_moments(
     options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     options = _check_options(options, moments.third.shape[0], " (the number of symbols)")
     noise = np.zeros((), moments.third.dtype)
-    return _fit_tables(key, _Tables(moments, noise, None, None), options)
+    return _fit_tables(key, _Tables(moments, noise, None, None, None), options)
 
 
 def _check_options(options: Options, largest: int, why: str) -> Options:
@@ -170,6 +173,7 @@ class _Tables(NamedTuple):
     noise: Any
     first: FirstObservations | None
     num_dropped: Int[Array, ""] | None
+    segments: Segments | None
 
 
 class _Prepared(NamedTuple):
@@ -180,6 +184,7 @@ class _Prepared(NamedTuple):
     """Of the observations; zero where one is missing."""
     first: FirstObservations
     num_dropped: Int[Array, ""]
+    segments: Segments
 
 
 def _count_dropped(sequences: Sequences) -> Int[Array, ""]:
@@ -199,7 +204,7 @@ def _count(sequences: Sequences) -> _Tables:
     windows = find_windows(sequences)
     moments = window_table(windows, sequences.num_symbols)
     noise = noise_level(jnp.sum(moments.first[1] > 0), windows.weights)
-    return _Tables(moments, noise, first_observations(sequences), _count_dropped(sequences))
+    return _Tables(moments, noise, first_observations(sequences), _count_dropped(sequences), choose_segments(sequences))
 
 
 @jax.jit
@@ -207,13 +212,21 @@ def _prepare(sequences: Sequences) -> _Prepared:
     windows, observations = find_windows(sequences), flatten_sequences(sequences)
     weights = observation_weights(observations, sequences.row_weights, sequences.dtype)
     weights = jnp.where(observations.observed, weights, 0)
-    return _Prepared(windows, weights, first_observations(sequences), _count_dropped(sequences))
+    segments = choose_segments(sequences)
+    return _Prepared(windows, weights, first_observations(sequences), _count_dropped(sequences), segments)
+
+
+def _add_evidence(found: Fit, segments: Segments | None) -> Fit:
+    if segments is None:
+        return found
+    found = found._replace(params=admit_symbols(found.params, segments.one))
+    return add_evidence(found, weigh_evidence(segments, found.params))
 
 
 def _fit_tables(key: Array, tables: _Tables, options: Options) -> Fit:
     start = table_start(key, tables.moments, tables.noise, options)
     finish = _finish_small if tables.moments.third.size <= _QUICK_TABLE else _finish_large
-    return finish(key, tables, start, options)
+    return _add_evidence(finish(key, tables._replace(segments=None), start, options), tables.segments)
 
 
 def _tolerance(start: Start) -> float:
@@ -245,7 +258,8 @@ def _fit_list(key: Array, sequences: Sequences, options: Options) -> Fit:
     prepared = _prepare(sequences)
     start = list_start(key, prepared.windows, sequences.num_symbols, options)
     estimate = _polish_list(key, prepared.windows, start, options, _num_places(prepared.windows))
-    return _arrange_symbols(estimate, start, prepared.first, prepared.num_dropped)
+    found = _arrange_symbols(estimate, start, prepared.first, prepared.num_dropped)
+    return _add_evidence(found, prepared.segments)
 
 
 def _num_places(windows: Windows) -> int:
@@ -270,7 +284,7 @@ def _polish_list(key: Array, windows: Windows, start: Start, options: Options, n
 def _fit_vectors(key: Array, sequences: Sequences, options: Options) -> Fit:
     prepared = _prepare(sequences)
     start = vector_start(key, prepared.windows, prepared.weights, options)
-    return _finish_vectors(key, prepared, start, options)
+    return _add_evidence(_finish_vectors(key, prepared, start, options), prepared.segments)
 
 
 @partial(jax.jit, static_argnames="options")

@@ -6,17 +6,16 @@ and `d` dimensions can tell `2d + 1` states apart.
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.base import divide, matmul, positive_or_one, small_jit, smallest_normal
+from latensor.base import matmul, small_jit, smallest_normal
 from latensor.decompose import Conditionals, composite_likelihood_em_samples
 from latensor.decompose.internal import pseudoinverse
 from latensor.models.hidden_markov.bases import neighbour_bases
-from latensor.models.hidden_markov.emissions import likelihoods
+from latensor.models.hidden_markov.emissions import Scales, find_scales, likelihoods
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.models.hidden_markov.start import (
     Options,
@@ -36,26 +35,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.01, 4.0
 _SMALL = 16
 
 
-class _Scales(NamedTuple):
-    """How real vectors are standardized."""
-
-    mean: Float[Array, " d"]
-    scale: Float[Array, " d"]
-
-
-def _find_scales(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> _Scales:
-    share = divide(weights, jnp.sum(weights))
-    mean = sum_over_rows(lambda x, share: jnp.sum(share[:, None] * x, axis=0), x, share, floats_per_row=0)
-
-    def square(x: Array, share: Array) -> Array:
-        rows = jnp.where(share[:, None] > 0, x - mean[None, :], 0)
-        return jnp.sum(share[:, None] * rows * rows, axis=0)
-
-    scale = jnp.sqrt(sum_over_rows(square, x, share, floats_per_row=0))
-    return _Scales(mean, positive_or_one(scale))
-
-
-def _features(x: Float[Array, "N d"], weights: Float[Array, " N"], scales: _Scales) -> Float[Array, "N f"]:
+def _features(x: Float[Array, "N d"], weights: Float[Array, " N"], scales: Scales) -> Float[Array, "N f"]:
     """Return standardized vectors, their squares and a constant."""
 
     def block(x: Array, weights: Array) -> Array:
@@ -75,9 +55,9 @@ def vector_start(key: Array, windows: Windows, weights: Float[Array, " N"], opti
 @partial(jax.jit, static_argnames="options")
 def _project_vectors(
     key: Array, windows: Windows, weights: Float[Array, " N"], options: Options
-) -> tuple[Projected, _Scales]:
+) -> tuple[Projected, Scales]:
     key_basis, _ = jax.random.split(jax.random.split(key)[0])
-    scales = _find_scales(windows.x, weights)
+    scales = find_scales(windows.x, weights)
     features = windows._replace(x=_features(windows.x, weights, scales))
     size, k = features.x.shape[1], options.num_components
     units, noise = jnp.ones(size, features.x.dtype), noise_level(size, windows.weights)
@@ -118,7 +98,7 @@ def _vector_transitions(
     windows: Windows,
     weights: Float[Array, " N"],
     projected: Projected,
-    scales: _Scales,
+    scales: Scales,
     conditionals: Conditionals,
     options: Options,
 ) -> Start:

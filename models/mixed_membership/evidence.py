@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, machine_epsilon, matmul, small_jit
-from latensor.models.evidence import Evidence, after, choose_rows, draw_halves
+from latensor.models.evidence import Evidence, after, choose_rows, draw_halves, judge_gain
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.moments import variable_rates
@@ -35,11 +35,11 @@ def weigh_evidence(
     key_rank, key_draws = jax.random.split(after(key, params.concentration))
     rank = None if modes is None else _pair_rank(key_rank, shares, modes, params.concentration)
     if params.concentration.shape[0] == 1:
-        return Evidence(rank, None)
+        return Evidence(rank, None, None)
     rows = choose_rows(table, _NUM_ROWS)
     values = sample_likelihoods(key_draws, params, rows, _NUM_DRAWS).value
     # A single component is the likeliest for every entry, so its likelihood is all scale.
-    return Evidence(rank, jnp.mean(values - entry_likelihoods(one, rows).log_scale))
+    return judge_gain(rank, values - entry_likelihoods(one, rows).log_scale)
 
 
 @small_jit(static_argnames="variables")

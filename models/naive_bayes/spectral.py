@@ -21,6 +21,7 @@ from latensor.models.evidence import (
     choose_rows,
     coincide,
     draw_halves,
+    judge_gain,
     last_directions,
 )
 from latensor.models.naive_bayes.likelihood import check_documents, sum_over_topics
@@ -170,13 +171,13 @@ def _weigh_evidence(
         dtype = documents.dtype
         directions = last_direction(key_start, here, there, d, k, num_iters=IMPLICIT_ITERS, dtype=dtype)[:, None]
     forms, weights = document_pair_forms(documents, directions)
+    rank = halves.judge(forms, weights)
     if k == 1:
-        return Evidence(halves.judge(forms, weights), None)
+        return Evidence(rank, None, None)
     rows = choose_rows(documents, _NUM_ROWS)
     overall = spread_words(documents, weights[:, None])
     one_topic = NaiveBayes(jnp.ones(1, overall.dtype), divide(overall, jnp.sum(overall)))
-    gain = jnp.mean(sum_over_topics(params, rows) - sum_over_topics(one_topic, rows))
-    return Evidence(halves.judge(forms, weights), gain)
+    return judge_gain(rank, sum_over_topics(params, rows) - sum_over_topics(one_topic, rows))
 
 
 @small_jit(static_argnames="options")

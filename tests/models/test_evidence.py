@@ -17,14 +17,17 @@ N, D, K = 400, 20, 3
 
 def test_evidence_becomes_a_status():
     cases = {
-        (9.0, 1.0): Status.CONVERGED,
-        (9.0, -1.0): Status.POOR_FIT,
-        (1.0, 1.0): Status.RANK_DEFICIENT,
-        (1.0, -1.0): Status.RANK_DEFICIENT,
-        (np.nan, 1.0): Status.RANK_DEFICIENT,
-        (9.0, np.nan): Status.POOR_FIT,
-        (np.inf, np.inf): Status.CONVERGED,
-        (None, None): Status.CONVERGED,
+        (9.0, 1.0, 0.1): Status.CONVERGED,
+        (9.0, 1.0, 0.5): Status.CONVERGED,
+        (None, 1.0, 0.5): Status.POOR_FIT,
+        (None, 1.0, 0.3): Status.CONVERGED,
+        (9.0, -1.0, 0.1): Status.POOR_FIT,
+        (1.0, 1.0, 0.1): Status.RANK_DEFICIENT,
+        (1.0, -1.0, 0.1): Status.RANK_DEFICIENT,
+        (np.nan, 1.0, 0.1): Status.RANK_DEFICIENT,
+        (9.0, np.nan, np.nan): Status.POOR_FIT,
+        (np.inf, np.inf, 0.0): Status.CONVERGED,
+        (None, None, None): Status.CONVERGED,
     }
     for evidence, status in cases.items():
         assert evidence_status(Evidence(*(None if part is None else jnp.asarray(part) for part in evidence))) == status
