@@ -155,7 +155,7 @@ def check_matrix(name: str, value: Any, meaning: str) -> Array:
     """Return `value` as a numeric array with two axes, none of them empty; True and False count as 1 and 0."""
     array = as_numbers(name, value, meaning, allow_bool=True)
     if array.ndim != 2:
-        hint = f": pass {name}[:, None] for a single column" if array.ndim == 1 else ""
+        hint = f": pass {name}[:, None] for a single column, {name}[None] for a single row" if array.ndim == 1 else ""
         raise ValueError(f"{name}: expected {meaning}, two axes; got {array.ndim}, shape {array.shape}{hint}")
     if array.size == 0:
         raise ValueError(f"{name}: expected {meaning}, at least one row and one column; got shape {array.shape}")

@@ -100,6 +100,11 @@ def _as_array(name: str, value: Any, meaning: str) -> np.ndarray:
         raise _refusal(name, value, meaning, error) from None
     if array.dtype.kind not in "biufO" or (array.dtype.kind == "O" and array.ndim == 0):
         got = f"values of type {array.dtype}" if array.dtype.kind in "cmMV" else type(value).__name__
+        if array.dtype.kind in "US" and array.size and not isinstance(value, str | bytes):
+            # numpy.unique turns words and letters into codes.
+            got = (
+                f"text ({str(array.reshape(-1)[0])[:40]!r}; numpy.unique(..., return_inverse=True) turns it into codes)"
+            )
         raise ValueError(f"{name}: expected {meaning}; got {got}")
     return array
 

@@ -45,8 +45,8 @@ def _read_variables(table: Table) -> Variables:
     expected = "variables: expected a latensor.moments.Variables(kinds, sizes)"
     if not jnp.issubdtype(table.x.dtype, jnp.integer):
         raise ValueError(
-            f"{expected}, which may be left out only where x holds integer codes; "
-            f"got None and x of type {table.x.dtype}"
+            f"{expected}, which may be left out only where x holds integer codes; got None and x of type "
+            f"{table.x.dtype} (codes stored as floats: pass numpy.nan_to_num(x).astype(int), and a mask for NaN)"
         )
     if not is_concrete(table.x, table.mask):
         raise ValueError(f"{expected} under jit or vmap; got None")
@@ -57,7 +57,7 @@ def _read_variables(table: Table) -> Variables:
     if single:
         raise ValueError(
             f"x: expected at least two categories in every variable; variable {single[0]} has a single one "
-            f"({len(single)} such variables in all): leave it out, or pass variables= if it has others elsewhere"
+            f"({len(single)} such variables in all): leave it out, or pass variables=, as for fit, if it has others"
         )
     return Variables((CATEGORICAL,) * len(sizes), sizes)
 

@@ -134,6 +134,9 @@ def fit(
     result = estimate(total)
     warn_at_limit(total)
     one = one_component(summary.mean, scaling, options.variables)
+    if k == 1:
+        # The likeliest single component has the overall frequencies, which no factors need to be found for.
+        result = result._replace(params=one._replace(concentration=result.params.concentration))
     modes = _first_modes(result.diagnostics.anchors, options)
     return add_evidence(result, weigh_evidence(key, result.params, table, shares, one, modes))
 

@@ -216,3 +216,8 @@ def test_what_jax_cannot_take_is_converted_or_named():
     ):
         with pytest.raises(ValueError, match=message):
             total(*arguments)
+
+
+def test_text_is_told_to_be_text():
+    with pytest.raises(ValueError, match=r"x: expected numbers; got text \('cat'; numpy.unique"):
+        as_numbers("x", np.array([["cat", "dog"]]), "numbers")

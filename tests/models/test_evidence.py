@@ -181,3 +181,12 @@ def test_refine_mends_missingness_that_depends_on_observed_dimensions():
     refined = gaussian_mixture.refine(fit.params, x, mask=mask)
     assert matched_rmse(jnp.asarray(means), fit.params.means) > 0.1
     assert matched_rmse(jnp.asarray(means), refined.params.means) < 0.02
+
+
+def test_one_component_has_the_overall_frequencies():
+    x = members(3, 200)[1]
+    fit = mixed_membership.fit(KEY, x, 1, variables=SMALL, concentration=2.0)
+    frequencies = np.stack([np.bincount(column, minlength=3) for column in x.T]).ravel() / len(x)
+    np.testing.assert_allclose(fit.params.tables[:, 0], frequencies, atol=1e-6)
+    np.testing.assert_allclose(fit.params.concentration, [2.0], rtol=1e-6)
+    assert fit.status == Status.CONVERGED
