@@ -1,0 +1,1 @@
+"""Latent-variable graphical models."""
