@@ -22,9 +22,9 @@ class Node(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Graph:
-    """A directed or undirected graph of categorical variables, hidden or observed. Make one by `directed` or `undirected`.
+    """A directed or undirected graph of categorical variables, hidden or observed.
 
-    Immutable and hashable; to JAX it is structure, not data.
+    Make one by `directed` or `undirected`. Immutable and hashable; to JAX it is structure, not data.
     """
 
     nodes: tuple[Node, ...]
