@@ -30,3 +30,8 @@ def project_columns_to_simplex(columns: Float[Array, "d k"]) -> tuple[Float[Arra
     # In units of the largest part, since squares of large numbers leave the floating range.
     distance = jnp.max(away, axis=0) * jnp.linalg.norm(jax.vmap(divide_by_largest, 1, 1)(away), axis=0)
     return projected, jnp.minimum(distance, float(jnp.finfo(distance.dtype).max))
+
+
+def to_simplex(table: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the joint distribution that is nearest to a table."""
+    return project_columns_to_simplex(table.reshape(-1, 1))[0].reshape(table.shape)

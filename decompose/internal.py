@@ -13,6 +13,7 @@ from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_opera
 from latensor.decompose._partitioned import line_up
 from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
+from latensor.decompose._simplex import to_simplex
 from latensor.decompose._status import finite_status, status_if, worst
 from latensor.decompose._views import VIEW_METHODS
 from latensor.decompose._whiten import last_direction
@@ -41,5 +42,6 @@ __all__ = [
     "reduced_pseudoinverse",
     "smallest_gamma",
     "status_if",
+    "to_simplex",
     "worst",
 ]

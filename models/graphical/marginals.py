@@ -1,8 +1,8 @@
 """The joint distributions of sets of hidden variables, from exclusive views of each of them.
 
 All exclusive views are independent of each other given the set, so the likelihood of a sample is a product over the
-variables of the set of `P(views | h)`, which is itself a product: Algorithm 2 with all views at once, where the paper has
-one view for each variable.
+variables of the set of `P(views | h)`, which is itself a product: Algorithm 2 with all views at once, where the paper
+has one view for each variable.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, matmul
+from latensor.base import divide
 from latensor.decompose import Marginals, Status, composite_likelihood_em_samples
 from latensor.decompose.internal import to_simplex
 from latensor.models.graphical.moments import take
@@ -33,9 +33,7 @@ class Position(NamedTuple):
     """Numbers of their tables `P(x | h)`."""
 
 
-def _view_likelihoods(
-    codes: Int[Array, "n v"], tables: Float[Array, "v size k"]
-) -> Float[Array, "n k"]:
+def _view_likelihoods(codes: Int[Array, "n v"], tables: Float[Array, "v size k"]) -> Float[Array, "n k"]:
     """Return `Π_v P(x_v | h)`, over the views that are observed; the largest of a row is one."""
     product = jnp.ones((codes.shape[0], tables.shape[2]), tables.dtype)
     for view in range(tables.shape[0]):
@@ -68,8 +66,10 @@ def set_marginals(
 
     def one(places: tuple[Position, ...]) -> Marginals:
         views = [take(codes, place.columns) for place in places]
-        parts = [jnp.where((place.columns >= 0)[:, None, None], table[place.tables], 1) for place, table in
-                 zip(places, tables, strict=True)]
+        parts = [
+            jnp.where((place.columns >= 0)[:, None, None], table[place.tables], 1)
+            for place, table in zip(places, tables, strict=True)
+        ]
         if method == "likelihood":
             rows = tuple(_view_likelihoods(view, part) for view, part in zip(views, parts, strict=True))
             return composite_likelihood_em_samples(rows, weights, tol=_GAP, max_iters=_EVALUATIONS)

@@ -20,10 +20,9 @@ from latensor.decompose import (
     Status,
     composite_likelihood_em,
     conditionals_from_views,
-    project_columns_to_simplex,
     pseudoinverse_marginals,
 )
-from latensor.decompose.internal import status_if, worst
+from latensor.decompose.internal import status_if, to_simplex, worst
 from latensor.models.hidden_markov.emissions import divide_rows
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.models.results import Spectrum
@@ -83,11 +82,6 @@ def neighbour_conditionals(key: Array, moments: CrossMoments, options: Options, 
         categorical=(categorical,) * 3,
         num_restarts=options.num_restarts,
     )
-
-
-def to_simplex(table: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """Return the joint distribution that is nearest to a table."""
-    return project_columns_to_simplex(table.reshape(-1, 1))[0].reshape(table.shape)
 
 
 def noise_level(d: int | Int[Array, ""], weights: Float[Array, " windows"]) -> Float[Array, ""]:

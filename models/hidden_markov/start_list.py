@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from latensor.base import divide, matmul, positive_or_one, small_jit
 from latensor.decompose import Conditionals, composite_likelihood_em_samples, project_columns_to_simplex
-from latensor.decompose.internal import pseudoinverse
+from latensor.decompose.internal import pseudoinverse, to_simplex
 from latensor.models.hidden_markov.bases import neighbour_bases
 from latensor.models.hidden_markov.start import (
     Options,
@@ -17,7 +17,6 @@ from latensor.models.hidden_markov.start import (
     assemble,
     neighbour_conditionals,
     noise_level,
-    to_simplex,
 )
 from latensor.moments import sum_over_rows
 from latensor.moments.internal import Windows, contract_windows, spread_view, view_features, window_views

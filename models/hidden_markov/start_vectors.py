@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from latensor.base import matmul, small_jit, smallest_normal
 from latensor.decompose import Conditionals, composite_likelihood_em_samples
-from latensor.decompose.internal import pseudoinverse
+from latensor.decompose.internal import pseudoinverse, to_simplex
 from latensor.models.hidden_markov.bases import neighbour_bases
 from latensor.models.hidden_markov.emissions import Scales, find_scales, likelihoods
 from latensor.models.hidden_markov.params import HiddenMarkov
@@ -24,7 +24,6 @@ from latensor.models.hidden_markov.start import (
     assemble,
     neighbour_conditionals,
     noise_level,
-    to_simplex,
 )
 from latensor.moments import CrossMoments, map_over_rows, sum_over_rows
 from latensor.moments.internal import WINDOW, Directions, Windows, contract_windows, window_views

@@ -1,0 +1,206 @@
+"""A plan as arrays of numbers: which columns of the data, which rows of which table. On the host, once for each plan.
+
+Everything that depends on the graph is an array, so another graph with the same shapes runs the programs that were
+compiled for this one.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from latensor.models.graphical.plan import Plan, Views
+from latensor.models.graphical.structure import are_separated, copies, is_leaf_clique
+
+Pair = tuple[str, str]
+"""A hidden and an observed variable."""
+
+
+class TripleBatch(NamedTuple):
+    """Triples of views of hidden variables with the same number of states."""
+
+    num_states: int
+    hidden: tuple[str, ...]
+    columns: tuple[np.ndarray, np.ndarray, np.ndarray]
+    """Columns of the three groups, `(triples, g)`; −1 is padding."""
+    first: np.ndarray
+    """The first candidate of each hidden variable."""
+    count: np.ndarray
+    """The number of its candidates."""
+    read: tuple[Pair, ...]
+    """Pairs whose tables are rows of a triple."""
+    owner: np.ndarray
+    """The place in `hidden` of each of these pairs."""
+    start: np.ndarray
+    """The first row of the pair in each candidate of its hidden variable, `(pairs, candidates)`."""
+    regressed: tuple[tuple[Pair, int], ...]
+    """Pairs whose tables are not, and the view of the first candidate that they are regressed on."""
+    known: tuple[Pair, ...]
+    """Pairs that are always equal: their tables are identity matrices."""
+
+
+class SetBatch(NamedTuple):
+    """Sets of hidden variables with the same numbers of states."""
+
+    subsets: tuple[int, ...]
+    """Their numbers in the plan."""
+    shape: tuple[int, ...]
+    columns: tuple[np.ndarray, ...]
+    """For each position the columns of the views, `(sets, v)`; −1 is padding."""
+    tables: tuple[np.ndarray, ...]
+    """The numbers of their tables among those of the same number of states."""
+
+
+class Layout(NamedTuple):
+    """A plan as arrays."""
+
+    size: int
+    """Room for the values of every observed variable."""
+    sizes: Mapping[str, int]
+    """The number of values of every variable of the canonical graph."""
+    columns: Mapping[str, int]
+    """The column of every observed variable of the canonical graph; copies have the same."""
+    triples: tuple[TripleBatch, ...]
+    numbers: Mapping[Pair, tuple[int, int]]
+    """For every pair, the number of states and the number of its table."""
+    sets: tuple[SetBatch, ...]
+
+
+@lru_cache(maxsize=64)
+def make_layout(plan: Plan) -> Layout:
+    """Return a plan as arrays."""
+    graph = plan.canonical
+    place = {name: number for number, name in enumerate(plan.graph.observed)}
+    columns = {name: place[name] for name in graph.observed if name in place}
+    for name, _ in plan.replaced:
+        columns |= dict.fromkeys(copies(name), place[name])
+    size = max(graph.sizes[name] for name in graph.observed)
+    needed = _needed_pairs(plan)
+    by_states: dict[int, list[Views]] = {}
+    for views in plan.views:
+        by_states.setdefault(graph.sizes[views.hidden], []).append(views)
+    triples = tuple(_triple_batch(plan, k, views, needed, columns, size) for k, views in sorted(by_states.items()))
+    numbers: dict[Pair, tuple[int, int]] = {}
+    for batch in triples:
+        pairs = [*batch.read, *(pair for pair, _ in batch.regressed), *batch.known]
+        numbers |= {pair: (batch.num_states, number) for number, pair in enumerate(pairs)}
+    for views in plan.views:
+        if views.like is not None:
+            for leaf, other in _shared_leaves(plan, views.hidden, views.like):
+                numbers[views.hidden, leaf] = numbers[views.like, other]
+    return Layout(size, graph.sizes, columns, triples, numbers, _set_batches(plan, numbers, columns))
+
+
+def _needed_pairs(plan: Plan) -> dict[str, list[str]]:
+    """Return for each hidden variable the observed ones whose distributions given it are needed."""
+    needed: dict[str, list[str]] = {name: [] for name in plan.canonical.hidden}
+    for clique in plan.canonical.cliques:
+        if is_leaf_clique(plan.canonical, clique):
+            leaf, hidden = sorted(clique, key=lambda name: name in needed)
+            needed[hidden].append(leaf)
+    for subset in plan.subsets:
+        for hidden, views in zip(subset.hidden, subset.views, strict=True):
+            needed[hidden] += [name for name in views if name not in needed[hidden]]
+    return needed
+
+
+def _shared_leaves(plan: Plan, hidden: str, like: str) -> list[Pair]:
+    """Return the leaves of a hidden variable and those of another one that they share their tables with."""
+    graph = plan.canonical
+    found = []
+    for group in graph.shared:
+        cliques = [graph.cliques[number] for number in group]
+        mine = [clique for clique in cliques if hidden in clique and is_leaf_clique(graph, clique)]
+        theirs = [clique for clique in cliques if like in clique and is_leaf_clique(graph, clique)]
+        if mine and theirs:
+            other = next(name for name in theirs[0] if name != like)
+            found += [(next(name for name in clique if name != hidden), other) for clique in mine]
+    return found
+
+
+def _pad(rows: list[list[int]]) -> np.ndarray:
+    """Return lists of numbers as one array; −1 is padding."""
+    width = max(len(row) for row in rows)
+    return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32)
+
+
+def _triple_batch(
+    plan: Plan,
+    num_states: int,
+    all_views: list[Views],
+    needed: dict[str, list[str]],
+    columns: dict[str, int],
+    size: int,
+) -> TripleBatch:
+    sizes = plan.canonical.sizes
+    found: list[list[tuple[str, ...]]] = []
+    hidden, first, count = [], [], []
+    for views in all_views:
+        if not views.triples:
+            continue
+        # A candidate that lacks what is needed would have it by regression, which is less accurate.
+        whole = [triple for triple in views.triples if set(needed[views.hidden]) <= {v for g in triple for v in g}]
+        candidates = whole or list(views.triples[:1])
+        hidden.append(views.hidden)
+        first.append(len(found))
+        count.append(len(candidates))
+        # The view with most variables comes last: the others are mapped to it.
+        found += [sorted(triple, key=len) for triple in candidates]
+    groups = tuple(_pad([[columns[name] for name in triple[g]] for triple in found]) for g in range(3)) if found else ()
+    offsets = np.cumsum([0, *(size * group.shape[1] for group in groups)])
+
+    read, owner, start, regressed, known = [], [], [], [], []
+    for number, name in enumerate(hidden):
+        mine = found[first[number] : first[number] + count[number]]
+        for leaf in needed[name]:
+            rows = [_row_of(leaf, triple, offsets, size) for triple in mine]
+            if None not in rows:
+                read.append((name, leaf))
+                owner.append(number)
+                start.append(rows)
+                continue
+            given = (g for g, group in enumerate(mine[0]) if are_separated(plan.canonical, group, [leaf], [name]))
+            regressed.append(((name, leaf), next(given)))
+    for views in all_views:
+        if views.known is not None:
+            known += [(views.hidden, leaf) for leaf in needed[views.hidden] if sizes[leaf] == num_states]
+    return TripleBatch(
+        num_states,
+        tuple(hidden),
+        groups if groups else (np.zeros((0, 1), np.int32),) * 3,
+        np.array(first, np.int32),
+        np.array(count, np.int32),
+        tuple(read),
+        np.array(owner, np.int32),
+        _pad(start) if start else np.zeros((0, 1), np.int32),
+        tuple(regressed),
+        tuple(known),
+    )
+
+
+def _row_of(leaf: str, triple: list[tuple[str, ...]], offsets: np.ndarray, size: int) -> int | None:
+    """Return the first row of a variable in the stacked conditionals of a triple."""
+    for offset, group in zip(offsets, triple, strict=False):
+        if leaf in group:
+            return int(offset) + size * group.index(leaf)
+    return None
+
+
+def _set_batches(
+    plan: Plan, numbers: Mapping[Pair, tuple[int, int]], columns: Mapping[str, int]
+) -> tuple[SetBatch, ...]:
+    sizes = plan.canonical.sizes
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for number, subset in enumerate(plan.subsets):
+        by_shape.setdefault(tuple(sizes[name] for name in subset.hidden), []).append(number)
+    batches = []
+    for shape, subsets in sorted(by_shape.items()):
+        parts = [plan.subsets[number] for number in subsets]
+        at_columns, at_tables = [], []
+        for position in range(len(shape)):
+            views = [(part.hidden[position], part.views[position]) for part in parts]
+            at_columns.append(_pad([[columns[leaf] for leaf in group] for _, group in views]))
+            at_tables.append(_pad([[numbers[name, leaf][1] for leaf in group] for name, group in views]))
+        batches.append(SetBatch(tuple(subsets), shape, tuple(at_columns), tuple(at_tables)))
+    return tuple(batches)
