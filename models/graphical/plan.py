@@ -87,9 +87,9 @@ class Plan:
         for views in self.views:
             lines.append(f"  {views.hidden} ({sizes[views.hidden]} values): {_sources(views)}")
         lines += ["Joint distributions, from exclusive views:"]
-        for hidden, views in self.subsets:
-            parts = (f"{name}: {' '.join(group)}" for name, group in zip(hidden, views, strict=True))
-            lines.append(f"  ({' '.join(hidden)})  {'; '.join(parts)}")
+        for subset in self.subsets:
+            parts = (f"{name}: {' '.join(group)}" for name, group in zip(subset.hidden, subset.views, strict=True))
+            lines.append(f"  ({' '.join(subset.hidden)})  {'; '.join(parts)}")
         for node, numbers in self.neighbourhoods:
             parts = (f"({' '.join(self.subsets[number].hidden)})" for number in numbers)
             lines.append(f"  neighbourhood of {node}: {' '.join(parts) or 'none'}")
@@ -101,8 +101,8 @@ def plan(graph: Graph, *, parameters: Literal["auto", "normalize", "likelihood",
 
     Every hidden variable must be a bottleneck (three views that are independent given it), or have a leaf that shares
     its parameters with one of a bottleneck. In every clique, each hidden variable must have an exclusive view, one that
-    is independent of the others given it. The graph decides both, as far as ranks of conditional distributions allow;
-    numbers of values are checked, the ranks themselves cannot be.
+    is independent of the others given it. Both are read off the graph. Numbers of values are checked as well; whether
+    conditional distributions have full rank depends on the parameters, and is not.
 
     Cost: about linear in the number of hidden variables times that of edges.
 

@@ -168,7 +168,7 @@ def _single_nodes(layout: Layout, hidden: str) -> Choice:
         homes = layout.home[one[0]], layout.home[two[0]]
         return hidden not in homes and homes[1] in layout.dependence.dependents(homes[0], given)
 
-    views = [(leaf,) for leaf in layout.leaves[hidden]]
+    views: list[Group] = [(leaf,) for leaf in layout.leaves[hidden]]
     views += [layout.leaves[node] for node in useful_nodes(layout, hidden)]
     sufficient = [view for view in views if largest_rank(layout, view) >= size]
     triple = first_separated(sufficient, are_dependent, 3)
