@@ -212,9 +212,9 @@ def test_observed_parents_are_known():
 @pytest.mark.parametrize("is_directed", [True, False])
 def test_small_graphs_have_plans_if_they_have_the_views(is_directed):
     generator, num_plans = random.Random(0), 0
-    for _ in range(120):
+    for _ in range(60):
         graph = small_graph(4, generator.randrange(64), is_directed)
-        graph = with_leaves(graph, generator.choices(range(4), [1, 2, 3, 2], k=4))
+        graph = with_leaves(graph, generator.choices(range(4), [1, 2, 6, 3], k=4))
         hidden = set(graph.hidden)
         cliques = [clique for clique in graph.cliques if set(clique) <= hidden]
         has_views = all(find_bottleneck(graph, name) for name in hidden) and all(
@@ -228,7 +228,7 @@ def test_small_graphs_have_plans_if_they_have_the_views(is_directed):
         else:
             with pytest.raises(ValueError, match=r"bottleneck"):
                 plan(graph)
-    assert 15 < num_plans < 105
+    assert 15 < num_plans < 45
 
 
 @pytest.mark.parametrize("is_directed", [True, False])

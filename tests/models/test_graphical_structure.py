@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import networkx as nx
 import pytest
 
 from latensor.models.graphical.build import chain, grid, latent_tree
@@ -41,6 +42,7 @@ def test_separation_of_single_nodes_is_that_of_all_trails(num_nodes, is_directed
             expected = separated(graph, a, b, given)
             assert are_separated(graph, {a}, {b}, set(given)) == expected
             assert are_separated(graph, {b}, {a}, set(given)) == expected
+            assert not is_directed or nx.is_d_separator(graph.network, {a}, {b}, set(given)) == expected
 
 
 @KINDS
