@@ -7,6 +7,9 @@ from latensor.models.graphical.graph import Graph
 
 Item = TypeVar("Item")
 
+# Answers are kept for this many sets of given nodes. One takes memory in proportion to the graph.
+_MOST_KEPT = 256
+
 
 class Dependence:
     """Answers questions about active trails between the nodes of a graph.
@@ -35,8 +38,10 @@ class Dependence:
         self.parents = {name: tuple(other for other in above[name] if other in kept) for name in names}
         self.children = {name: tuple(other for other in network.adj[name] if other in kept) for name in names}
         self.is_directed = graph.is_directed
-        self._reached: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
-        self._ancestors: dict[frozenset[str], frozenset[str]] = {}
+        self.has_colliders = graph.is_directed and any(len(parents) > 1 for parents in self.parents.values())
+        """Without them, trails are active as in the undirected graph, and dependence is transitive."""
+        self._kept: dict[frozenset[str], dict[str, frozenset[str]]] = {}
+        self._opened: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
     def neighbours(self, name: str) -> tuple[str, ...]:
         """Return the nodes that share an edge with one."""
@@ -44,13 +49,17 @@ class Dependence:
 
     def dependents(self, name: str, given: frozenset[str] = frozenset()) -> frozenset[str]:
         """Return the nodes with an active trail to `name`, itself included; `name` is not in `given`."""
-        if (name, given) not in self._reached:
-            if self.is_directed:
-                self._reached[name, given] = self._directed(name, given)
+        if given not in self._kept:
+            if len(self._kept) == _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[given] = {}
+        kept = self._kept[given]
+        if name not in kept:
+            if self.has_colliders:
+                kept[name] = self._directed(name, given)
             else:
-                component = self._undirected(name, given)
-                self._reached |= dict.fromkeys(((other, given) for other in component), component)
-        return self._reached[name, given]
+                kept |= dict.fromkeys(component := self._connected(name, given), component)
+        return kept[name]
 
     def classes(self, names: Iterable[str], given: frozenset[str]) -> list[list[str]]:
         """Return the finest partition of `names` whose parts are separated from one another, in the same order."""
@@ -58,14 +67,16 @@ class Dependence:
         left = dict.fromkeys(names)
         while left:
             first = next(iter(left))
+            connected = self._connected(first, given)
+            pool = [name for name in left if name in connected]
             members, waiting = {first}, [first]
-            # All are often reached from the first: the search ends when none is left, not when all were asked.
-            while waiting and len(members) < len(left):
+            # The first usually depends on all of the pool: stop when none is left, without asking the others.
+            while waiting and len(members) < len(pool):
                 dependents = self.dependents(waiting.pop(), given)
-                new = [name for name in left if name in dependents and name not in members]
+                new = [name for name in pool if name in dependents and name not in members]
                 members.update(new)
                 waiting += new
-            classes.append([name for name in left if name in members])
+            classes.append([name for name in pool if name in members])
             left = {name: None for name in left if name not in members}
         return classes
 
@@ -78,16 +89,23 @@ class Dependence:
             waiting += dict.fromkeys(new)
         return distances
 
-    def _undirected(self, name: str, given: frozenset[str]) -> frozenset[str]:
+    def _connected(self, name: str, given: frozenset[str]) -> frozenset[str]:
+        """Return the nodes to which there is a trail that passes given nodes as colliders only, active or not."""
         component, waiting = {name}, [name]
         while waiting:
-            new = [other for other in self.children[waiting.pop()] if other not in component and other not in given]
-            component.update(new)
-            waiting += new
+            node = waiting.pop()
+            near = set(self.neighbours(node))
+            if self.has_colliders:
+                near.update(*(self.parents[child] for child in given.intersection(self.children[node])))
+            near -= given
+            waiting += near - component
+            component |= near
         return frozenset(component)
 
     def _directed(self, name: str, given: frozenset[str]) -> frozenset[str]:
-        opened = self._with_ancestors(given)
+        if self._opened[0] != given:
+            self._opened = (given, self._with_ancestors(given))
+        opened = self._opened[1]
         # A trail goes on from a node as if it had come from a child of it (upward), or from a parent (downward).
         visited: set[tuple[str, bool]] = set()
         reached: set[str] = set()
@@ -104,15 +122,13 @@ class Dependence:
                 waiting += [(parent, True) for parent in self.parents[node]]
         return frozenset(reached)
 
-    def _with_ancestors(self, given: frozenset[str]) -> frozenset[str]:
-        if given not in self._ancestors:
-            found, waiting = set(given), list(given)
-            while waiting:
-                new = [parent for parent in self.parents[waiting.pop()] if parent not in found]
-                found.update(new)
-                waiting += new
-            self._ancestors[given] = frozenset(found)
-        return self._ancestors[given]
+    def _with_ancestors(self, given: frozenset[str]) -> set[str]:
+        found, waiting = set(given), list(given)
+        while waiting:
+            new = [parent for parent in self.parents[waiting.pop()] if parent not in found]
+            found.update(new)
+            waiting += new
+        return found
 
 
 def first_separated(
