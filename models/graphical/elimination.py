@@ -100,7 +100,7 @@ def log_partition(
 
     Cost: the sum of `schedule.table_sizes`; with the gradient about three times that.
     """
-    factors = [((node,), values) for node, values in enumerate(evidence)]
+    factors: list[tuple[tuple[int, ...], Array]] = [((node,), values) for node, values in enumerate(evidence)]
     factors += list(zip(schedule.scopes, tables, strict=True))
     total = jnp.zeros((), evidence[0].dtype)
     for node, target in zip(schedule.order, schedule.joint_scopes, strict=True):

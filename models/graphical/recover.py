@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, is_concrete, machine_epsilon, small_jit
+from latensor.base import divide, is_concrete, machine_epsilon, positive_or_one, small_jit
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
 from latensor.models.checks import check_reals
@@ -104,7 +104,8 @@ def _check_tables(
         if is_concrete(tables[-1]) and np.min(np.asarray(tables[-1])) < 0:
             raise ValueError(f"{name}: expected probabilities ≥ 0; got {np.min(np.asarray(tables[-1]))}")
     dtype = jnp.result_type(*tables)
-    return tuple(divide(table.astype(dtype), jnp.sum(table).astype(dtype)) for table in tables)
+    # Not `divide`, which hides NaN.
+    return tuple((table / positive_or_one(jnp.sum(table))).astype(dtype) for table in tables)
 
 
 def maximize_likelihood(
@@ -227,7 +228,7 @@ def _maximize_pseudolikelihood(
         for group, weights in zip(groups, stars, strict=True):
             # A hidden node without cliques has no parameters.
             if group.terms:
-                scores = sum(vector[term.index] for term in group.terms)
+                scores = sum(vector[entries] for entries in group.terms)
                 total = total - jnp.sum(weights * jax.nn.log_softmax(scores, axis=1))
         return total
 

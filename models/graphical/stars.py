@@ -80,19 +80,14 @@ def unstack_cliques(graph: Graph, stacks: Sequence[Float[Array, "cliques ..."]])
     return tuple(tables[place] for place in sorted(tables))
 
 
-class Term(NamedTuple):
-    """One log-potential for each star of a group."""
-
-    index: Int[np.ndarray, "stars ..."]
-    """Where its entries are in the vector; an axis is of length one where it does not depend on that node."""
-
-
 class StarGroup(NamedTuple):
     """Stars with the same shapes."""
 
     stars: tuple[int, ...]
     """Their places among the hidden nodes."""
-    terms: tuple[Term, ...]
+    terms: tuple[Int[np.ndarray, "stars ..."], ...]
+    """For every clique of the central node, where its entries are in the vector: one axis per node of a star, of length
+    one where the potential does not depend on it."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -120,7 +115,7 @@ def group_stars(graph: Graph) -> tuple[StarGroup, ...]:
     return tuple(
         StarGroup(
             tuple(place for place, _ in members),
-            tuple(Term(np.stack([index(place, cliques[i]) for place, cliques in members])) for i in range(len(scopes))),
+            tuple(np.stack([index(place, cliques[i]) for place, cliques in members]) for i in range(len(scopes))),
         )
         for (_, scopes), members in groups.items()
     )

@@ -53,7 +53,9 @@ def test_a_step_against_enumeration(name, float64):
         np.testing.assert_allclose(table, expected, atol=1e-12)
 
 
-@every_graph
+@pytest.mark.parametrize(
+    "name", ["observed inside", "shared chain", "triangle", "undirected, observed inside", "shared grid"]
+)
 def test_the_likelihood_never_falls(name, precision):
     x, mask, weights = rows_of(name)
     # Far apart, so that steps are long.
@@ -73,7 +75,9 @@ def test_the_likelihood_never_falls(name, precision):
 def test_the_truth_is_a_fixed_point_at_the_population(name, float64):
     params, x = random_params(GRAPHS[name]), all_rows(GRAPHS[name])
     weights = np.exp(log_likelihood(params, x))
-    result = refine(params, x, row_weights=weights, max_iters=5, tol=-1.0)
+    # A traced tolerance may be negative: five steps, even where the objective falls by rounding.
+    result = jax.jit(lambda tol: refine(params, x, row_weights=weights, max_iters=5, tol=tol))(-1e-10)
+    assert result.num_iters == 5
     np.testing.assert_allclose(result.log_likelihood, weights @ np.log(weights), rtol=1e-12)
     for table, expected in zip(result.params.tables, params.tables, strict=True):
         np.testing.assert_allclose(table, expected, atol=1e-8)
@@ -136,7 +140,7 @@ def test_row_weights_are_repeated_rows(name, float64):
 
 
 @some_graphs
-def test_jit_and_vmap_equal_eager(name, precision):
+def test_jit_and_vmap_equal_eager(name, float64):
     graph, (x, mask, weights) = GRAPHS[name], rows_of(name)
     several = [random_params(graph, seed) for seed in range(2)]
 
@@ -146,11 +150,10 @@ def test_jit_and_vmap_equal_eager(name, precision):
     spoiled = np.where(np.arange(12) == 0, np.nan, weights)
     batch = jax.tree.map(lambda *parts: jnp.stack(parts), *several, several[0])
     result = jax.jit(jax.vmap(run, in_axes=(0, None, 0)))(batch, x, np.stack([weights, weights, spoiled]))
-    tolerance = 1e-9 if precision == "float64" else 2e-3
     for i, params in enumerate(several):
         one = run(params, x, weights)
         compared = (one.params, one.log_likelihood), (result.params, result.log_likelihood)
-        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(b[i], a, rtol=tolerance, atol=tolerance), *compared)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(b[i], a, rtol=1e-9, atol=1e-9), *compared)
     assert result.status[2] == Status.NON_FINITE
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from latensor.models.graphical.em import refine
 from latensor.models.graphical.factors import split_graph
 from latensor.models.graphical.graph import directed, undirected
 from latensor.models.graphical.likelihood import log_likelihood, posterior
@@ -15,6 +16,7 @@ from tests.helpers import lowers
 from tests.models.graphical_cases import GRAPHS, all_rows, chain, enumerate_params, lattice, random_params, some_rows
 
 every_graph = pytest.mark.parametrize("name", GRAPHS)
+some_graphs = pytest.mark.parametrize("name", ["observed inside", "triangle"])
 
 
 # Likelihood and posterior.
@@ -58,7 +60,7 @@ def test_many_rows_equal_few(name, float64):
     np.testing.assert_allclose(values, expected, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["observed inside", "triangle"])
+@some_graphs
 def test_jit_and_vmap_equal_eager(name, float64):
     graph, (x, mask) = GRAPHS[name], some_rows(name)
     several = [random_params(graph, seed) for seed in range(3)]
@@ -73,10 +75,24 @@ def test_jit_and_vmap_equal_eager(name, float64):
         jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-12, atol=1e-14), result, one)
 
 
-@every_graph
+@some_graphs
 def test_lowers_for_accelerators(name, precision):
     params, (x, mask) = random_params(GRAPHS[name]), some_rows(name)
     lowers(lambda params, x: log_likelihood(params, x, mask=mask), params, jnp.asarray(x))
+
+
+@some_graphs
+def test_float32_stays_float32_where_x64_is_enabled(name, float64):
+    params, (x, mask) = random_params(GRAPHS[name]), some_rows(name)
+    params = jax.tree.map(lambda table: table.astype(jnp.float32), params)
+
+    def verbs(params, x):
+        refined = refine(params, x, mask=mask, row_weights=np.ones(len(x)))
+        drawn = sample(jax.random.key(0), params, 4)
+        return log_likelihood(params, x, mask=mask), posterior(params, x, mask=mask), refined, drawn
+
+    leaves = jax.tree.leaves(jax.eval_shape(verbs, params, jnp.asarray(x)))
+    assert {leaf.dtype.name for leaf in leaves} == {"float32", "int32"}
 
 
 def test_traced_values_out_of_range_are_missing(float64):
@@ -149,7 +165,7 @@ def test_draws_have_the_right_frequencies(name, float64):
 
 
 @pytest.mark.parametrize("name", ["directed grid", "pairs"])
-def test_draws_under_vmap_equal_single_ones(name, precision):
+def test_draws_under_vmap_equal_single_ones(name, float64):
     params, keys = random_params(GRAPHS[name]), jax.random.split(jax.random.key(0), 2)
     draws = jax.vmap(lambda key: sample(key, params, 5, num_sweeps=3))(keys)
     for i in range(2):

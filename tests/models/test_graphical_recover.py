@@ -123,7 +123,7 @@ def test_a_large_grid_has_few_groups_of_stars(float64):
 
 
 @every_method
-def test_lowers_for_accelerators(method, precision):
+def test_lowers_for_accelerators(method):
     graph = GRAPHS["triangle"]
     lowers(functools.partial(RECOVER[method], graph), inputs(graph, truth("triangle"), method))
 
