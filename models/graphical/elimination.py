@@ -66,7 +66,7 @@ def make_schedule(sizes: tuple[int, ...], scopes: tuple[tuple[int, ...], ...]) -
     largest = max(schedule.table_sizes)
     if largest > _MAX_ENTRIES:
         raise ValueError(
-            f"params.graph: expected a graph whose nodes can be summed out in tables of at most {_MAX_ENTRIES} "
+            f"graph: expected one whose nodes can be summed out in tables of at most {_MAX_ENTRIES} "
             f"entries; got one of treewidth {schedule.treewidth}, which needs {largest}: likelihoods, posteriors and "
             "EM need these sums; fits by pseudolikelihood do not"
         )

@@ -225,5 +225,5 @@ def test_too_large_treewidths_are_refused(no_type_checks):
     wide = directed(parents, dict.fromkeys(parents, 2), [f"h{i}" for i in range(21)])
     assert log_likelihood(random_params(wide), np.array([[0, 1]])).shape == (1,)
     grid = lattice(21, num_leaves=1)
-    with pytest.raises(ValueError, match=r"params.graph: expected .* treewidth .* pseudolikelihood do not"):
+    with pytest.raises(ValueError, match=r"graph: expected .* treewidth .* pseudolikelihood do not"):
         log_likelihood(random_params(grid), np.zeros((1, 441), int))
