@@ -66,7 +66,7 @@ def make_schedule(sizes: tuple[int, ...], scopes: tuple[tuple[int, ...], ...]) -
     largest = max(schedule.table_sizes)
     if largest > _MAX_ENTRIES:
         raise ValueError(
-            f"params.graph: expected a graph whose nodes can be summed out in tables of at most {_MAX_ENTRIES} "
+            f"graph: expected one whose nodes can be summed out in tables of at most {_MAX_ENTRIES} "
             f"entries; got one of treewidth {schedule.treewidth}, which needs {largest}: likelihoods, posteriors and "
             "EM need these sums; fits by pseudolikelihood do not"
         )
@@ -100,7 +100,7 @@ def log_partition(
 
     Cost: the sum of `schedule.table_sizes`; with the gradient about three times that.
     """
-    factors = [((node,), values) for node, values in enumerate(evidence)]
+    factors: list[tuple[tuple[int, ...], Array]] = [((node,), values) for node, values in enumerate(evidence)]
     factors += list(zip(schedule.scopes, tables, strict=True))
     total = jnp.zeros((), evidence[0].dtype)
     for node, target in zip(schedule.order, schedule.joint_scopes, strict=True):

@@ -185,7 +185,7 @@ def _fit_potentials(params: Graphical, split: Split, factors: Factors, counts: F
     def fit(number: Array | int, potentials: tuple[Array, ...]) -> tuple[Array, ...]:
         marginals, moved = jax.grad(normalizer)(potentials), list(potentials)
         for place, group in enumerate(fitted):
-            target, marginal = (sum(part[member] for member in group) for part in (targets, marginals))
+            target, marginal = (sum((part[i] for i in group[1:]), part[group[0]]) for part in (targets, marginals))
             step = (safe_log(target) - safe_log(marginal)) / len(group)
             for member in group:
                 moved[member] = potentials[member] + jnp.where(place == number, step, 0)

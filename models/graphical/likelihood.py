@@ -52,7 +52,7 @@ def log_likelihood(
 
 
 @jax.jit
-def _posterior(params: Graphical, codes: Int[Array, "n d"]) -> dict[str, Float[Array, "n _"]]:
+def _posterior(params: Graphical, codes: Int[Array, "n d"]) -> tuple[Float[Array, "n _"], ...]:
     split, factors = split_graph(params.graph), factors_of(params)
     schedule = split.schedule()
 
@@ -63,7 +63,7 @@ def _posterior(params: Graphical, codes: Int[Array, "n d"]) -> dict[str, Float[A
         return jax.vmap(marginals)(make_evidence(split, factors, codes))
 
     nodes = dict(zip(split.internal, map_over_rows(block, codes, floats_per_row=floats_per_row(split)), strict=True))
-    return {name: nodes[name] for name in params.graph.hidden}
+    return tuple(nodes[name] for name in params.graph.hidden)
 
 
 def posterior(
@@ -74,4 +74,5 @@ def posterior(
     Arguments as for `log_likelihood`. Exact.
     """
     params, codes, _ = check_pair(params, x, mask=mask)
-    return _posterior(params, codes)
+    # Named here: JAX would sort the names.
+    return dict(zip(params.graph.hidden, _posterior(params, codes), strict=True))

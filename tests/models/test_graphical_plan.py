@@ -12,7 +12,7 @@ from latensor.models.graphical.build import chain, grid, latent_tree
 from latensor.models.graphical.graph import directed, undirected
 from latensor.models.graphical.plan import Neighbourhood, Plan, Views, plan
 from latensor.models.graphical.structure import are_separated, exclusive_views, find_bottleneck
-from tests.models.graphical_cases import (
+from tests.models.graphical_structure_cases import (
     FIGURES,
     against_lemma_2,
     figure_3b,

@@ -17,7 +17,7 @@ from latensor.models.graphical.structure import (
     sub_neighbourhoods,
     treewidth,
 )
-from tests.models.graphical_cases import (
+from tests.models.graphical_structure_cases import (
     FIGURES,
     against_lemma_2,
     all_separations,
