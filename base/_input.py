@@ -101,10 +101,9 @@ def _as_array(name: str, value: Any, meaning: str) -> np.ndarray:
     if array.dtype.kind not in "biufO" or (array.dtype.kind == "O" and array.ndim == 0):
         got = f"values of type {array.dtype}" if array.dtype.kind in "cmMV" else type(value).__name__
         if array.dtype.kind in "US" and array.size and not isinstance(value, str | bytes):
-            # numpy.unique turns words and letters into codes.
-            got = (
-                f"text ({str(array.reshape(-1)[0])[:40]!r}; numpy.unique(..., return_inverse=True) turns it into codes)"
-            )
+            first = str(array.reshape(-1)[0])[:40]
+            hint = "number words, letters or categories first, as numpy.unique(return_inverse=True) does"
+            got = f"text ({first!r}): {hint}"
         raise ValueError(f"{name}: expected {meaning}; got {got}")
     return array
 

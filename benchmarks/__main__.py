@@ -43,7 +43,9 @@ def main() -> int:
         return 0
 
     if arguments.name == "all":
-        return max(_run_apart(name) for name in names())
+        codes = [_run_apart(name, arguments) for name in names()]
+        # One that cannot run here is not one that failed, unless none can.
+        return 1 if 1 in codes else min(codes)
     options = Options(
         arguments.quick, arguments.trials, arguments.device, arguments.out / arguments.name, arguments.data
     )
@@ -56,18 +58,21 @@ def main() -> int:
     return 0 if held or arguments.quick else 1
 
 
-def _run_apart(name: str) -> int:
-    """Run a benchmark as this command line asks, in a process of its own, and return 0 or 1.
+def _run_apart(name: str, arguments: argparse.Namespace) -> int:
+    """Run a benchmark in a process of its own, and return its exit status: 0, 1, or that of one that cannot run.
 
     All in one process would fill the number of memory maps that Linux allows with compiled programs, and the memory
     that one reports would be that of those before it.
     """
-    arguments = [name if argument == "all" else argument for argument in sys.argv[1:]]
-    code = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], check=False).returncode
+    options = [f"--device={arguments.device}", f"--out={arguments.out}"]
+    options += ["--quick"] if arguments.quick else []
+    options += [f"--trials={arguments.trials}"] if arguments.trials else []
+    options += [f"--data={arguments.data}"] if arguments.data else []
+    code = subprocess.run([sys.executable, "-m", "benchmarks", "run", name, *options], check=False).returncode
     if code not in (0, 1, _CANNOT_RUN):
         print(f"{name}: ended with exit status {code}", file=sys.stderr)
-    # One that cannot run here is not one that failed.
-    return 0 if code in (0, _CANNOT_RUN) else 1
+        return 1
+    return code
 
 
 if __name__ == "__main__":

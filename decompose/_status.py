@@ -63,15 +63,16 @@ _MESSAGES = {
     Status.CONVERGED: "the tolerance was met",
     Status.MAX_ITERS: (
         "the iteration limit was reached before the tolerance was met; the best iterate is returned: "
-        "raise the limit, or the tolerance if the residual is small enough"
+        "go on with refine, or raise the limit where the function takes one, or the tolerance"
     ),
     Status.BOUNDARY: (
-        "a parameter is at the end of its range. After fit: a variance or a weight came out negative, and was moved; "
-        "refine the estimate, or use more data or fewer components. After refine: a component has closed in on a few "
-        "points or a plane, where the likelihood has no bound; use fewer components or a simpler covariance"
+        "a parameter is at the end of its range. After fit: a variance or a weight came out negative, and was moved, "
+        "or the concentration is at the end of its grid; refine the estimate, or use more data or fewer components. "
+        "After refine: a component has closed in on a few points or a plane, where the likelihood has no bound; use "
+        "fewer components or a simpler covariance"
     ),
     Status.POOR_FIT: (
-        "the estimate makes the data no likelier than a single component does: refine it, and compare its "
+        "the estimate does not make the data clearly likelier than a single component does: refine it, and compare its "
         "log-likelihood with that of one component again; if it is still no better, use fewer components or another "
         "model, or transform the data"
     ),

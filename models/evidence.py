@@ -9,7 +9,8 @@ other half: there its quadratic form is a mean over independent rows, zero if th
 error.
 
 *Gain.* The log-likelihood of some rows, less that of the best single component, with its standard error: what a few
-rows make alone, other rows may not have.
+rows make alone, other rows may not have. The rows are those that the model was fitted to, so the gain is lowered by
+what as many parameters gain on noise, their number divided by that of the rows (Akaike).
 """
 
 import math
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from latensor.base import divide, machine_epsilon, matmul, small_jit
 from latensor.decompose import Status, Whitening
@@ -55,8 +56,8 @@ class Evidence(NamedTuple):
     """How far the k-th direction of half of the rows is above zero in the other half, in standard errors; at most a
     million. `None` where there is no such direction, or no second moment."""
     gain: Float[Array, ""] | None
-    """Mean log-likelihood of a row, less that of a single component; of sequences, that of an observation, less also
-    what as many more parameters gain on noise (Akaike). `None` for an estimate that is one component."""
+    """Mean log-likelihood of a row, or of an observation of a sequence, less that of a single component, and less what
+    as many more parameters gain on noise. `None` for an estimate that is one component."""
     gain_error: Float[Array, ""] | None
     """Its standard error."""
 
@@ -74,14 +75,35 @@ def evidence_status(evidence: Evidence) -> Int[Array, ""]:
 
 
 def judge_gain(
-    rank: Float[Array, ""] | None, gains: Float[Array, " n"], weights: Float[Array, " n"] | None = None
+    rank: Float[Array, ""] | None,
+    gains: Float[Array, " n"],
+    num_parameters: int | Num[Array, ""],
+    num_rows: Float[Array, ""],
+    weights: Float[Array, " n"] | None = None,
 ) -> Evidence:
-    """Return the evidence of how much likelier each row is than under one component."""
+    """Return the evidence of how much likelier rows are than under one component.
+
+    Args:
+      rank: see `Evidence`.
+      gains: of some of the rows.
+      num_parameters: how many more there are than in one component.
+      num_rows: those that the parameters were estimated from; see `effective_rows`.
+      weights: of the gains (default: equal).
+
+    """
     weights = jnp.ones_like(gains) if weights is None else weights
     share = _normalize(weights)
     gains = jnp.where(weights > 0, gains, 0)
     mean = jnp.sum(share * gains)
-    return Evidence(rank, mean, _standard_error(gains, share, mean))
+    by_noise = divide(jnp.asarray(num_parameters, mean.dtype), num_rows)
+    return Evidence(rank, mean - by_noise, _standard_error(gains, share, mean))
+
+
+def effective_rows(weights: Float[Array, " n"]) -> Float[Array, ""]:
+    """Return how many rows of equal weight say as much as these."""
+    # By the largest first: squares may leave the floating range.
+    weights = divide(weights, jnp.max(weights))
+    return divide(jnp.sum(weights) ** 2, jnp.sum(weights**2))
 
 
 def whitening_status(whitening: Whitening) -> Int[Array, ""]:

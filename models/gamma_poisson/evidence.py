@@ -1,21 +1,28 @@
 """What the rows say about an estimate: the rank of the second moment, and the gain over one topic."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from latensor.base import matmul, small_jit, smallest_normal
+from latensor.decompose import Status
+from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Correction, SecondMoments
-from latensor.models.evidence import Evidence, after, choose_rows, judge_gain, table_rank
+from latensor.models.evidence import Evidence, add_evidence, after, choose_rows, effective_rows, judge_gain, table_rank
 from latensor.models.gamma_poisson.inference import evidence_bound, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.likelihood import sample_likelihoods
 from latensor.models.gamma_poisson.params import GammaPoisson
+from latensor.models.results import Fit
 from latensor.moments import Table
 from latensor.moments.internal import Centred
 
 # Rows whose likelihood is compared with that of one topic, and draws for each of them.
 _NUM_ROWS, _NUM_DRAWS = 256, 40
+# Rows that the shape of a single topic is chosen by.
+_MANY_ROWS = 4096
 # How well the posteriors are known that the bound needs.
 _TOLERANCE, _ITERS = 1e-3, 20
 # Shapes that are tried for the one topic: from, to, how many.
@@ -35,10 +42,9 @@ def weigh_evidence(
     key_rank = after(jax.random.split(key)[0], params.shapes)
     k = params.shapes.shape[0]
     rank = table_rank(key_rank, data, moments, correction, weights, k)
-    if k == 1:
-        return Evidence(rank, None, None)
     rows = choose_rows(data.table, _NUM_ROWS)
-    return judge_gain(rank, _at_least(jax.random.fold_in(key_rank, 1), params, rows) - _one_topic(rows, moments.mean))
+    gains = _at_least(jax.random.fold_in(key_rank, 1), params, rows) - one_topic(rows, moments.mean).log_likelihood
+    return judge_gain(rank, gains, (k - 1) * jnp.sum(moments.mean > 0), effective_rows(data.weights))
 
 
 def _at_least(key: Array, params: GammaPoisson, rows: Table) -> Float[Array, " n"]:
@@ -54,11 +60,18 @@ def _at_least(key: Array, params: GammaPoisson, rows: Table) -> Float[Array, " n
     return jnp.maximum(sample_likelihoods(key, params, rows, _NUM_DRAWS).value, bound)
 
 
-def _one_topic(rows: Table, mean: Float[Array, " d"]) -> Float[Array, " n"]:
-    """Return the log-likelihood of each row under one topic, whose mean is that of the data.
+class OneTopic(NamedTuple):
+    """The best model with a single topic, and the log-likelihood of each row."""
+
+    params: GammaPoisson
+    log_likelihood: Float[Array, " n"]
+
+
+def one_topic(rows: Table, mean: Float[Array, " d"]) -> OneTopic:
+    """Return the model with one topic whose mean is that of the data; of many shapes the best for these rows.
 
     Exact: `log p = log Γ(c + N) − log Γ(c) + c log b − (c + N) log(b + Σ_d a_d) + Σ_d (x_d log a_d − log x_d!)`, with
-    `N` the sum of the row, `a` the topic and `c/b` its mean intensity; of many `c` the best for all rows is taken.
+    `N` the sum of the row, `a` the topic, `c` the shape and `c/b` the mean of its intensity.
     """
     dtype = mean.dtype
     counts = observed_counts(rows, dtype)
@@ -70,4 +83,15 @@ def _one_topic(rows: Table, mean: Float[Array, " d"]) -> Float[Array, " n"]:
     intensity = gammaln(shapes + number) - gammaln(shapes) + shapes * jnp.log(rates)
     intensity = intensity - (shapes + number) * jnp.log(rates + seen[:, None])
     best = jnp.argmax(jnp.mean(intensity, axis=0))
-    return intensity[:, best] + matmul(counts, jnp.log(topic)) - log_factorials(counts)
+    params = GammaPoisson((mean / total)[:, None], shapes[0, best][None], rates[0, best])
+    return OneTopic(params, intensity[:, best] + matmul(counts, jnp.log(topic)) - log_factorials(counts))
+
+
+@small_jit
+def fit_one_topic(estimate: Fit, data: Centred, moments: SecondMoments) -> Fit:
+    """Return a fit with the best single topic in place of that of the moments, which few long rows can spoil."""
+    params = one_topic(choose_rows(data.table, _MANY_ROWS), moments.mean).params
+    # What the moments said of their own topic is nothing to this one.
+    status = jnp.where(estimate.status >= Status.UNOBSERVED, estimate.status, Status.CONVERGED)
+    status = worst(status, status_if(~(jnp.sum(moments.mean) > 0), Status.DEGENERATE), finite_status(params))
+    return add_evidence(estimate._replace(params=params, status=status), Evidence(None, None, None))

@@ -22,7 +22,7 @@ from latensor.models.components import (
     whiten_weighted,
 )
 from latensor.models.evidence import Evidence, add_evidence
-from latensor.models.gamma_poisson.evidence import weigh_evidence
+from latensor.models.gamma_poisson.evidence import fit_one_topic, weigh_evidence
 from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.partial import (
     Dimensions,
@@ -40,8 +40,6 @@ from latensor.moments.internal import Centred, ContractedCumulants, as_table, co
 
 # The least share of the counts that a topic gets whose mean intensity came out as zero or less: EM can start there.
 _SMALLEST_SHARE = 1e-3
-# Rows whose bound is compared with the likelihood of one topic.
-_NUM_ROWS = 256
 
 
 class Diagnostics(NamedTuple):
@@ -130,6 +128,8 @@ def fit(
         prepared = _prepare_implicit(key, data, moments, trust, options)
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third)
     estimate = _read_off(key, moments, prepared, seen, options)
+    if options.num_components == 1:
+        return fit_one_topic(estimate, data, moments)
     correction = Correction(moments.mean)
     evidence = weigh_evidence(key, data, moments, correction, prepared.dimensions.weights, estimate.params)
     return add_evidence(estimate, evidence, prepared.space.whitening)

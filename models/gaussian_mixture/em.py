@@ -61,7 +61,7 @@ def refine(
 
 
 # A covariance within this factor of the bounds goes no nearer to them.
-_MARGIN = 10.0
+MARGIN = 10.0
 
 
 class Data(NamedTuple):
@@ -109,7 +109,7 @@ def _refine(params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iter
 
 def _at_floor(params: GaussianMixture, floor: Float[Array, "..."]) -> Bool[Array, ""]:
     if params.variance.ndim == 3:
-        return ~jnp.all(is_regular(params.variance, floor, _MARGIN))
+        return ~jnp.all(is_regular(params.variance, floor, MARGIN))
     return jnp.any(params.variance <= floor)
 
 
@@ -236,7 +236,7 @@ def _bounded(new: Array, old: Array, floor: Float[Array, " d"]) -> Float[Array, 
     already stays.
     """
     new = (new + jnp.swapaxes(new, 0, 1)) / 2
-    near = jnp.where(is_regular(old, floor, _MARGIN), 1 - 1 / _MARGIN, 0)
+    near = jnp.where(is_regular(old, floor, MARGIN), 1 - 1 / MARGIN, 0)
     share = jnp.where(is_regular(new, floor), 1, near)[None, None, :].astype(new.dtype)
     # Not `old + share (new − old)`, which rounds the new ones to the size of the old.
     return jnp.where(share == 1, new, (1 - share) * old + share * new)

@@ -109,7 +109,7 @@ def fit(
       complete_rate: the rate from which on a dimension counts as complete. Variances come from the complete dimensions
         (from the `2k` best observed ones where no more than `k` are complete).
       covariance: `"spherical"`, all of it by moments. `"diagonal"` and `"full"` begin with spherical components of the
-        standardized columns, whose scale is undone, and take one step of EM from there: a start for `refine`.
+        standardized columns, whose scale is undone, and take a few steps of EM from there: a start for `refine`.
       shared: whether all components have the same covariance.
 
     Returns:
@@ -209,11 +209,10 @@ class Prepared(NamedTuple):
 
 
 def _variance_dimensions(dimensions: Dimensions, num_components: int) -> Bool[Array, " d"]:
-    """Return the dimensions that `σ²` is estimated from: the complete ones, if there are more than components.
-
-    Otherwise the `2k` that were observed most.
-    """
+    """Return where `σ²` is estimated: the complete dimensions, if more than components; else the `2k` observed most."""
     d = dimensions.rates.shape[0]
+    if num_components == 1:  # its variance is that of all the data
+        return jnp.ones(d, bool)
     threshold = jnp.sort(dimensions.rates)[::-1][min(d, 2 * num_components) - 1]
     enough = jnp.sum(dimensions.complete, dtype=jnp.int32) > num_components
     return jnp.where(enough, dimensions.complete, dimensions.rates >= threshold)

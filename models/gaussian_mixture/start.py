@@ -10,20 +10,22 @@ from latensor.base import as_float, matmul
 from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Whitened
-from latensor.models.evidence import Evidence, choose_rows, judge_gain
+from latensor.models.evidence import Evidence, choose_rows, effective_rows, judge_gain
 from latensor.models.gaussian_mixture.covariance import Family, as_diagonal, from_diagonal, smallest_variance
-from latensor.models.gaussian_mixture.em import Data, em_step, prepare, variance_floor
+from latensor.models.gaussian_mixture.em import MARGIN, Data, em_step, is_regular, prepare, variance_floor
 from latensor.models.gaussian_mixture.evidence import NUM_ROWS
 from latensor.models.gaussian_mixture.likelihood import log_joint
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.results import Fit
 from latensor.moments import Table
-from latensor.moments.internal import centre, second_cumulant_diagonal
+from latensor.moments.internal import average_weights, centre, second_cumulant_diagonal
 
 # The mean of a column may be off by this many roundings.
 _ROUNDINGS = 16
 # A component with less weight has vanished.
 _SMALLEST_WEIGHT = 1e-6
+# Steps of EM for full covariances: near-singular ones shrink by a bounded factor in each, whatever the data say.
+_FULL_STEPS = 5
 
 
 @jax.jit
@@ -56,34 +58,58 @@ def _one_step(params: GaussianMixture, data: Data, family: Family) -> GaussianMi
     return GaussianMixture(updated.weights[order], updated.means[:, order], variance)
 
 
+def _step(params: GaussianMixture, data: Data, family: Family) -> GaussianMixture:
+    for _ in range(_FULL_STEPS if family.covariance == "full" else 1):
+        params = _one_step(params, data, family)
+    return params
+
+
 @jax.jit
 def _judge(
-    params: GaussianMixture, status: Array, evidence: Evidence, gains: Float[Array, " n"] | None
+    params: GaussianMixture,
+    status: Array,
+    evidence: Evidence,
+    gains: Float[Array, " n"] | None,
+    row_weights: Float[Array, " n"],
 ) -> tuple[Array, Evidence]:
     status = worst(
         status,
         status_if(~(jnp.min(params.weights) > _SMALLEST_WEIGHT), Status.DEGENERATE),
         finite_status(params),
     )
-    return status, evidence if gains is None else judge_gain(evidence.rank, gains)
+    if params.variance.ndim == 3:
+        # Columns that are sums of others; a constant one is not meant.
+        regular = is_regular(params.variance, jnp.zeros_like(params.means[:, 0]), MARGIN)
+        status = worst(status, status_if(~jnp.all(regular), Status.BOUNDARY))
+    if gains is None:
+        return status, evidence
+    return status, judge_gain(evidence.rank, gains, _more_parameters(params), effective_rows(row_weights))
+
+
+def _more_parameters(params: GaussianMixture) -> int:
+    """Return how many more parameters there are than those of one component of the same family."""
+    (d, k), shape = params.means.shape, params.variance.shape
+    each = 0 if shape[-1:] in ((), (1,)) else {1: 1, 2: d, 3: d * (d + 1) // 2}[len(shape)]
+    return (k - 1) * (1 + d + each)
 
 
 def start_in_family(
     found: Fit, evidence: Evidence, table: Table, scales: Float[Array, " d"], family: Family
 ) -> tuple[Fit, Evidence]:
-    """Return components of a larger family from spherical ones of the standardized table: one step of EM away.
+    """Return components of a larger family from spherical ones of the standardized table: a step of EM away, or a few.
 
-    The step gives covariances the shape that the data have, and raises the likelihood. The gain is that of the family
+    It gives covariances the shape that the data have, and raises the likelihood. The gain is that of the family
     too: several components that only follow the correlations of one are none.
     """
     wider = _embed(found.params, scales, family)
     data = prepare(wider, table)
-    params, gains = _one_step(wider, data, family), None
+    params, gains = _step(wider, data, family), None
     if params.weights.shape[0] > 1:
-        one = _one_step(_embed(_single(found.params), scales, family), data, family)
+        one = _step(_embed(_single(found.params), scales, family), data, family)
         rows = choose_rows(table, NUM_ROWS)
         gains = jax.nn.logsumexp(log_joint(params, rows), axis=1) - log_joint(one, rows)[:, 0]
-    status, evidence = _judge(params, found.status, evidence, gains)
+    row_weights = average_weights(table.row_weights, table.num_rows, params.means.dtype)
+    status, evidence = _judge(params, found.status, evidence, gains, row_weights)
     return found._replace(params=params, status=status), evidence
 
 

@@ -12,7 +12,7 @@ from latensor.models.evidence import Evidence
 from latensor.models.hidden_markov.initial import FirstObservations, first_states
 from latensor.models.hidden_markov.params import HiddenMarkov, reorder
 from latensor.models.hidden_markov.start import Start
-from latensor.models.hidden_markov.states import are_independent, occurrence
+from latensor.models.hidden_markov.states import are_independent, has_closed_in, occurrence
 from latensor.models.results import Fit, Spectrum
 
 # In nats per window and cycle of two steps.
@@ -96,6 +96,7 @@ def arrange(
     status = worst(
         estimate.status,
         status_if(is_lacking, Status.RANK_DEFICIENT),
+        status_if(has_closed_in(estimate.params), Status.BOUNDARY),
         status_if(~jnp.all(often > machine_epsilon(often.dtype)), Status.DEGENERATE),
         status_if(~are_independent(estimate.params), Status.RANK_DEFICIENT),
         finite_status(params),

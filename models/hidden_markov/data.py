@@ -1,5 +1,6 @@
 """Checks of the values of sequences, for a fit and against a model; shapes are checked by `Sequences` itself."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -55,6 +56,19 @@ def check_values(sequences: Sequences) -> Sequences:
     if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
         return sequences._replace(mask=None)
     return sequences
+
+
+def warn_of_codes(sequences: Sequences) -> None:
+    """Warn where real vectors look like symbols that were stored as floats."""
+    if sequences.is_batched or not is_concrete(sequences.x, sequences.mask):
+        return
+    values = np.asarray(sequences.x)
+    if values.shape[1] > 1 and np.all((values >= 0) & (values == np.floor(values))):
+        warnings.warn(
+            f"x: whole numbers of type {values.dtype}, taken as one sequence of {values.shape[0]} vectors of "
+            f"{values.shape[1]} dimensions; pass x.astype(int) if they are symbols, a sequence in each row",
+            stacklevel=3,
+        )
 
 
 def check_any_observed(sequences: Sequences) -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from latensor.base import divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+from latensor.base import divide, machine_epsilon, matmul, smallest_normal
 from latensor.models.hidden_markov.chain import Chain, floor_probabilities
 from latensor.models.hidden_markov.params import HiddenMarkov, is_real
 from latensor.moments import map_over_rows, sum_over_rows
@@ -89,7 +89,7 @@ class Scales(NamedTuple):
 
 
 def find_scales(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> Scales:
-    """Return the means and standard deviations of all observations; a scale of one where nothing varies."""
+    """Return the means and standard deviations of all observations; zero where nothing varies."""
     share = divide(weights, jnp.sum(weights))
     mean = sum_over_rows(lambda x, share: jnp.sum(share[:, None] * x, axis=0), x, share, floats_per_row=0)
 
@@ -98,7 +98,7 @@ def find_scales(x: Float[Array, "N d"], weights: Float[Array, " N"]) -> Scales:
         return jnp.sum(share[:, None] * rows * rows, axis=0)
 
     scale = jnp.sqrt(sum_over_rows(square, x, share, floats_per_row=0))
-    return Scales(mean, positive_or_one(scale))
+    return Scales(mean, scale)
 
 
 class EmissionSums(NamedTuple):

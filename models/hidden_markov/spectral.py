@@ -21,7 +21,7 @@ from latensor.base import (
 from latensor.decompose.internal import VIEW_METHODS
 from latensor.models.evidence import add_evidence
 from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
-from latensor.models.hidden_markov.data import check_moments, check_values, check_windows
+from latensor.models.hidden_markov.data import check_moments, check_values, check_windows, warn_of_codes
 from latensor.models.hidden_markov.evidence import Segments, admit_symbols, choose_segments, weigh_evidence
 from latensor.models.hidden_markov.initial import FirstObservations, first_observations
 from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
@@ -121,6 +121,7 @@ def fit(
     sequences = check_values(sequences)
     options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     if sequences.num_symbols is None:
+        warn_of_codes(sequences)
         options = _check_options(options, 2 * sequences.num_features + 1, " (twice the dimensions plus one)")
     else:
         options = _check_options(options, sequences.num_symbols, " (the number of symbols)")

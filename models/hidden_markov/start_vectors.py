@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.base import matmul, small_jit, smallest_normal
+from latensor.base import matmul, positive_or_one, small_jit, smallest_normal
 from latensor.decompose import Conditionals, composite_likelihood_em_samples
 from latensor.decompose.internal import pseudoinverse, to_simplex
 from latensor.models.hidden_markov.bases import neighbour_bases
@@ -57,6 +57,7 @@ def _project_vectors(
 ) -> tuple[Projected, Scales]:
     key_basis, _ = jax.random.split(jax.random.split(key)[0])
     scales = find_scales(windows.x, weights)
+    scales = scales._replace(scale=positive_or_one(scales.scale))
     features = windows._replace(x=_features(windows.x, weights, scales))
     size, k = features.x.shape[1], options.num_components
     units, noise = jnp.ones(size, features.x.dtype), noise_level(size, windows.weights)

@@ -9,6 +9,8 @@ from latensor.models.hidden_markov.params import HiddenMarkov
 
 # States whose signatures have a cosine closer to one than this are the same; those that occur less often are none.
 _SAME, _NEVER = 1e-5, 1e-6
+# A state whose variance is a smaller share of the overall one has closed in on a single value.
+_CLOSED = 1e-10
 # Share of even transitions that states which were drawn anew bring with them: from nowhere they would stay unused.
 _EVEN = 0.1
 
@@ -42,6 +44,16 @@ def are_independent(params: HiddenMarkov) -> Bool[Array, ""]:
     k, finite = gram.shape[0], jnp.all(jnp.isfinite(gram))
     smallest = jnp.linalg.eigvalsh(jnp.where(finite, gram, jnp.eye(k, dtype=gram.dtype)))[0]
     return smallest > 10 * k * machine_epsilon(gram.dtype)
+
+
+def has_closed_in(params: HiddenMarkov) -> Bool[Array, ""]:
+    """Return whether a state of real vectors has closed in on one value, on which the likelihood has no bound."""
+    if params.variance is None:
+        return jnp.zeros((), bool)
+    often = occurrence(params)
+    usual = matmul(params.emission, often)[:, None]
+    overall = matmul((params.emission - usual) ** 2 + params.variance, often)[:, None]
+    return jnp.any(params.variance <= _CLOSED * overall)
 
 
 def part_states(key: Array, params: HiddenMarkov) -> HiddenMarkov:

@@ -15,6 +15,9 @@ from latensor.models.partial import DependentMissingnessWarning, dependence, des
 from latensor.moments import Table, Variables, joint_observation_rates
 from latensor.moments.internal import CATEGORICAL, as_table, described
 
+# Where more categories than this are more than the rows, they were not meant as such.
+_MANY_CATEGORIES = 1000
+
 
 def check_table(x: Any, mask: Any, variables: Any, row_weights: Any = None) -> Table:
     """Return a table that says what its columns are; concrete entries are checked where they are observed.
@@ -59,6 +62,12 @@ def _read_variables(table: Table) -> Variables:
             f"x: expected at least two categories in every variable; variable {single[0]} has a single one "
             f"({len(single)} such variables in all): leave it out, or pass variables=, as for fit, if it has others"
         )
+    most = int(np.argmax(sizes))
+    if sizes[most] > max(_MANY_CATEGORIES, table.num_rows):
+        raise ValueError(
+            f"x: expected codes 0, 1, … of categories; variable {most} has {sizes[most]} for {table.num_rows} rows, as "
+            "identifiers have: leave it out, number the categories that occur (numpy.unique), or pass variables="
+        )
     return Variables((CATEGORICAL,) * len(sizes), sizes)
 
 
@@ -81,7 +90,10 @@ def _check_entries(x: np.ndarray, mask: np.ndarray | None, variables: Variables)
     outside = seen & codes & ((x < 0) | (x >= np.asarray(variables.sizes)[None, :]))
     if outside.any():
         column = int(np.nonzero(outside)[1][0])
-        raise ValueError(f"x: expected category codes from 0 to {variables.sizes[column] - 1}; got {first(outside)}")
+        hint = " (mark missing entries in mask)" if (x[outside] < 0).any() and mask is None else ""
+        raise ValueError(
+            f"x: expected category codes from 0 to {variables.sizes[column] - 1}; got {first(outside)}{hint}"
+        )
 
 
 def float_type(table: Table) -> Any:

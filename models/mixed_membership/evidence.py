@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, machine_epsilon, matmul, small_jit
-from latensor.models.evidence import Evidence, after, choose_rows, draw_halves, judge_gain
+from latensor.models.evidence import Evidence, after, choose_rows, draw_halves, effective_rows, judge_gain
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.moments import variable_rates
@@ -39,7 +39,12 @@ def weigh_evidence(
     rows = choose_rows(table, _NUM_ROWS)
     values = sample_likelihoods(key_draws, params, rows, _NUM_DRAWS).value
     # A single component is the likeliest for every entry, so its likelihood is all scale.
-    return judge_gain(rank, values - entry_likelihoods(one, rows).log_scale)
+    gains = values - entry_likelihoods(one, rows).log_scale
+    # The rows of a categorical variable sum to one.
+    each = sum(max(size - 1, 1) for size in described(table).sizes)
+    k = params.concentration.shape[0]
+    weights = average_weights(table.row_weights, table.num_rows, params.concentration.dtype)
+    return judge_gain(rank, gains, (k - 1) * (each + 1), effective_rows(weights))
 
 
 @small_jit(static_argnames="variables")

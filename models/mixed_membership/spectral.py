@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, is_concrete, small_jit
 from latensor.decompose import Status
+from latensor.decompose.internal import finite_status, worst
 from latensor.models.checks import check_moments
-from latensor.models.evidence import add_evidence
+from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.mixed_membership.anchors import (
     Groups,
     anchors_of_moments,
@@ -39,7 +40,7 @@ from latensor.models.mixed_membership.factors import (
 from latensor.models.mixed_membership.meld import meld
 from latensor.models.mixed_membership.moments import Summary, partition_moments, summarize
 from latensor.models.mixed_membership.options import Matching, Options, check_concentration, check_options
-from latensor.models.mixed_membership.params import check_variables
+from latensor.models.mixed_membership.params import MixedMembership, check_variables
 from latensor.models.mixed_membership.shares import share_moments, share_table
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Moments, Table, Variables
@@ -116,6 +117,8 @@ def fit(
     if table.num_rows < k:
         raise ValueError(f"x: expected at least num_components = {k} samples; got {table.num_rows}")
     given = _as_type(check_concentration(concentration), dtype)
+    if k == 1 and given is None:
+        given = _as_type(1, dtype)  # all memberships are one: any concentration is as good
 
     shares, scaling = share_table(table, k)
     choose = options.anchors is None and method != "meld"
@@ -135,10 +138,21 @@ def fit(
     warn_at_limit(total)
     one = one_component(summary.mean, scaling, options.variables)
     if k == 1:
-        # The likeliest single component has the overall frequencies, which no factors need to be found for.
-        result = result._replace(params=one._replace(concentration=result.params.concentration))
+        return _overall(result, one)
     modes = _first_modes(result.diagnostics.anchors, options)
     return add_evidence(result, weigh_evidence(key, result.params, table, shares, one, modes))
+
+
+@small_jit
+def _overall(result: Fit, one: MixedMembership) -> Fit:
+    """Return the fit of one component: the overall frequencies are the likeliest, and no factors have to be found."""
+    params = one._replace(concentration=result.params.concentration)
+    # What went wrong with the factors does not matter.
+    status = jnp.where(result.status >= Status.UNOBSERVED, result.status, Status.CONVERGED)
+    status = worst(status, finite_status(params))
+    zero = jnp.zeros_like(result.residual)
+    result = result._replace(params=params, status=status, num_iters=jnp.zeros_like(result.num_iters), residual=zero)
+    return add_evidence(result, Evidence(None, None, None))
 
 
 def fit_moments(

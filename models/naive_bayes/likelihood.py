@@ -36,7 +36,7 @@ def check_documents(documents: Documents, min_words: int = 0) -> Documents:
         rows = "row" if short.size == 1 else "rows"
         raise ValueError(
             f"x: expected at least {min_words} words in every document; "
-            f"got {int(lengths[short[0]])} in row {short[0]} ({short.size} such {rows} in all)"
+            f"got {int(lengths[short[0]])} in row {short[0]} ({short.size} such {rows} in all): leave them out"
         )
     return documents
 

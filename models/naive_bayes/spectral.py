@@ -21,6 +21,7 @@ from latensor.models.evidence import (
     choose_rows,
     coincide,
     draw_halves,
+    effective_rows,
     judge_gain,
     last_directions,
 )
@@ -117,8 +118,11 @@ def fit(
     else:
         whitening = _whiten_implicit(key, documents, options.num_components)
     tensor = contract_documents(documents, whitening.whitener)
-    estimate = _read_off(key, whitening, tensor, options)
-    return add_evidence(estimate, _weigh_evidence(key, documents, estimate.params, moment), whitening)
+    estimate, one = _read_off(key, whitening, tensor, options), _one_topic(documents)
+    if options.num_components == 1:
+        # The likeliest single topic has the overall frequencies, whatever the moments say.
+        return add_evidence(estimate._replace(params=one), Evidence(None, None, None), whitening)
+    return add_evidence(estimate, _weigh_evidence(key, documents, estimate.params, one, moment), whitening)
 
 
 def fit_moments(
@@ -154,8 +158,15 @@ def _whiten_implicit(key: Array, documents: Documents, rank: int) -> Whitening:
 
 
 @small_jit
+def _one_topic(documents: Documents) -> NaiveBayes:
+    weights = average_weights(documents.row_weights, documents.num_rows, documents.dtype)
+    overall = spread_words(documents, weights[:, None])
+    return NaiveBayes(jnp.ones(1, overall.dtype), divide(overall, jnp.sum(overall)))
+
+
+@small_jit
 def _weigh_evidence(
-    key: Array, documents: Documents, params: NaiveBayes, moment: Float[Array, "d d"] | None
+    key: Array, documents: Documents, params: NaiveBayes, one: NaiveBayes, moment: Float[Array, "d d"] | None
 ) -> Evidence:
     """Return what the documents say: of the k-th direction of their pair moment, and of the estimate's likelihood."""
     key_halves, key_start = jax.random.split(after(jax.random.split(key)[0], params.weights))
@@ -171,13 +182,10 @@ def _weigh_evidence(
         dtype = documents.dtype
         directions = last_direction(key_start, here, there, d, k, num_iters=IMPLICIT_ITERS, dtype=dtype)[:, None]
     forms, weights = document_pair_forms(documents, directions)
-    rank = halves.judge(forms, weights)
-    if k == 1:
-        return Evidence(rank, None, None)
     rows = choose_rows(documents, _NUM_ROWS)
-    overall = spread_words(documents, weights[:, None])
-    one_topic = NaiveBayes(jnp.ones(1, overall.dtype), divide(overall, jnp.sum(overall)))
-    return judge_gain(rank, sum_over_topics(params, rows) - sum_over_topics(one_topic, rows))
+    gains = sum_over_topics(params, rows) - sum_over_topics(one, rows)
+    num_parameters = (k - 1) * jnp.sum(one.word_probs > 0)
+    return judge_gain(halves.judge(forms, weights), gains, num_parameters, effective_rows(weights))
 
 
 @small_jit(static_argnames="options")

@@ -7,7 +7,7 @@ import pytest
 
 from latensor.decompose import Status, matched_rmse
 from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, naive_bayes
-from latensor.models.evidence import Evidence, choose_rows, coincide, evidence_status
+from latensor.models.evidence import Evidence, choose_rows, coincide, effective_rows, evidence_status, judge_gain
 from latensor.models.partial import DependentMissingnessWarning
 from latensor.moments import Documents, Table, categorical_variables
 
@@ -82,7 +82,8 @@ def test_a_fit_that_is_worse_than_one_topic_says_so():
     fit = naive_bayes.fit(KEY, x, K)
     one = naive_bayes.NaiveBayes(jnp.ones(1), jnp.asarray(x.sum(axis=0) / x.sum())[:, None])
     gain = jnp.mean(naive_bayes.log_likelihood(fit.params, x) - naive_bayes.log_likelihood(one, x))
-    np.testing.assert_allclose(fit.diagnostics.evidence.gain, gain, rtol=1e-4)
+    # Two more topics of twenty words, from 400 documents.
+    np.testing.assert_allclose(fit.diagnostics.evidence.gain, gain - 2 * D / N, rtol=1e-4)
     assert gain < 0
     assert fit.status >= Status.POOR_FIT
 
@@ -190,3 +191,58 @@ def test_one_component_has_the_overall_frequencies():
     np.testing.assert_allclose(fit.params.tables[:, 0], frequencies, atol=1e-6)
     np.testing.assert_allclose(fit.params.concentration, [2.0], rtol=1e-6)
     assert fit.status == Status.CONVERGED
+
+
+def test_parameters_have_a_price():
+    """What many components gain on a few rows of a single Gaussian is what their parameters gain on noise."""
+    x = np.random.default_rng(8).normal(size=(100, 15)).astype(np.float32)
+    for covariance in ("spherical", "diagonal", "full"):
+        assert gaussian_mixture.fit(KEY, x, 3, covariance=covariance).diagnostics.evidence.gain < 0
+
+
+def test_error_of_the_gain():
+    evidence = judge_gain(None, jnp.asarray([1.0, 3.0, 2.0, 6.0]), 8, jnp.asarray(16.0))
+    np.testing.assert_allclose(evidence.gain, 3.0 - 0.5)
+    np.testing.assert_allclose(evidence.gain_error, np.std([1.0, 3.0, 2.0, 6.0]) / 2, rtol=1e-6)
+    weighted = judge_gain(None, jnp.asarray([1.0, 3.0, np.nan]), 0, jnp.asarray(2.0), jnp.asarray([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose([weighted.gain, weighted.gain_error], [2.0, 1 / np.sqrt(2)], rtol=1e-6)
+    np.testing.assert_allclose(effective_rows(jnp.asarray([2.0, 2.0, 0.0])), 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", [naive_bayes, gamma_poisson])
+def test_one_topic_is_the_best_single_one(model):
+    """Long rows, which the second moment hears most of, say no more about one topic than others."""
+    rng = np.random.default_rng(9)
+    topic = rng.dirichlet(np.full(D, 0.5))
+    x = rng.poisson(rng.gamma(0.8, 30.0, (N, 1)) * topic[None, :]) + np.eye(D, dtype=int)[:3].sum(axis=0)
+    fit = model.fit(KEY, x, 1)
+    assert fit.status == Status.CONVERGED
+    topics = fit.params.word_probs if model is naive_bayes else fit.params.topics
+    np.testing.assert_allclose(topics[:, 0], x.sum(axis=0) / x.sum(), atol=0.01)
+    if model is gamma_poisson:
+        refined = gamma_poisson.refine(fit.params, x).params
+        values = [float(jnp.mean(gamma_poisson.log_likelihood(p, x, key=KEY))) for p in (fit.params, refined)]
+        assert values[0] > values[1] - 0.1
+
+
+def test_a_near_singular_covariance_is_one_component():
+    rng = np.random.default_rng(10)
+    x = rng.normal(size=(1000, 3))
+    x = np.concatenate([x, x.sum(axis=1, keepdims=True) + 1e-3 * rng.normal(size=(1000, 1))], axis=1).astype(np.float32)
+    one = gaussian_mixture.fit(KEY, x, 1, covariance="full")
+    np.testing.assert_allclose(np.corrcoef(x.T), _correlations(one.params.variance[..., 0]), atol=1e-3)
+    assert gaussian_mixture.fit(KEY, x, 2, covariance="full").status >= Status.BOUNDARY
+
+
+def _correlations(covariance):
+    scale = np.sqrt(np.diag(covariance))
+    return np.asarray(covariance) / np.outer(scale, scale)
+
+
+def test_one_component_under_a_mask_has_the_variance_of_all_columns():
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=(2000, 10)).astype(np.float32)
+    x[:, 9] = 1
+    mask = rng.random(x.shape) < np.append(np.linspace(0.2, 0.9, 9), 1.0)
+    fit = gaussian_mixture.fit(KEY, x, 1, mask=mask)
+    np.testing.assert_allclose(fit.params.variance, 0.9, atol=0.05)

@@ -269,3 +269,9 @@ def test_moments():
     ):
         with pytest.raises(ValueError, match=message):
             hidden_markov.fit_moments(**({"key": KEY, "moments": moments, "num_components": 2} | change))
+
+
+def test_symbols_stored_as_floats_are_warned_of():
+    x = np.random.default_rng(0).integers(0, 4, (50, 6))
+    with pytest.warns(UserWarning, match=r"one sequence of 50 vectors of 6 dimensions; pass x.astype\(int\)"):
+        hidden_markov.fit(jax.random.key(0), x.astype(np.float32), 2)
