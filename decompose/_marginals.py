@@ -178,8 +178,8 @@ def composite_likelihood_em(
     return _certify(objective, best, tol)
 
 
-@name_bad_arguments("accelerate")
-@partial(jax.jit, static_argnames="accelerate")
+@name_bad_arguments(("accelerate", "newton"))
+@partial(jax.jit, static_argnames=("accelerate", "newton"))
 def composite_likelihood_em_samples(
     likelihoods: tuple[Float[Array, "n _"], ...],
     row_weights: Float[Array, " n"] | None = None,
@@ -187,6 +187,7 @@ def composite_likelihood_em_samples(
     tol: float | Float[Array, ""] | None = None,
     max_iters: int | Int[Array, ""] = 1_000,
     accelerate: bool = True,
+    newton: bool = False,
 ) -> Marginals:
     """Maximize the composite likelihood of samples: `composite_likelihood_em` without a table.
 
@@ -197,6 +198,7 @@ def composite_likelihood_em_samples(
       tol: as for `composite_likelihood_em`.
       max_iters: as for `composite_likelihood_em`.
       accelerate: extrapolate wherever that raises the likelihood. False: plain EM.
+      newton: take Newton steps instead, `O(n K²)` each for `K` joint states: a dozen, where EM takes hundreds.
 
     Returns:
       `Marginals`; its `log_likelihood` is that of the likelihoods as given.
@@ -221,14 +223,23 @@ def composite_likelihood_em_samples(
             fitted = jnp.sum(part[:, :, None] * fitted.reshape(n, part.shape[1], -1), axis=1)
         return fitted.reshape(n)
 
+    def spread(parts: tuple[Array, ...]) -> Array:
+        product = jnp.ones((n, 1), first.dtype)
+        for part in parts:
+            product = (product[:, :, None] * part[:, None, :]).reshape(n, -1)
+        return product
+
     def adjoint(ratio: Array) -> Array:
-        spread = jnp.ones((n, 1), first.dtype)
-        for part in likelihoods[1:]:
-            spread = (spread[:, :, None] * part[:, None, :]).reshape(n, -1)
-        return matmul((ratio[:, None] * first).T, spread).reshape(shape)
+        return matmul((ratio[:, None] * first).T, spread(likelihoods[1:])).reshape(shape)
+
+    def curvature(ratio: Array) -> Array:
+        rows = spread(likelihoods)
+        return matmul((ratio[:, None] * rows).T, rows)
 
     objective = make_objective(predict, adjoint, weights, shape)
-    tol = _tolerance(tol, weights.dtype)
-    return _certify(
-        objective, maximize_by_em(objective, uniform(shape, weights.dtype), tol, max_iters, accelerate), tol
-    )
+    tol, begin = _tolerance(tol, weights.dtype), uniform(shape, weights.dtype)
+    if newton:
+        best = maximize_by_newton(objective, curvature, begin, tol, jnp.asarray(max_iters, jnp.int32))
+    else:
+        best = maximize_by_em(objective, begin, tol, max_iters, accelerate)
+    return _certify(objective, best, tol)

@@ -5,6 +5,7 @@ variables of the set of `P(views | h)`, which is itself a product: Algorithm 2 w
 has one view for each variable.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -20,8 +21,10 @@ from latensor.models.graphical.moments import take
 from latensor.moments import sum_over_rows
 
 MARGINALS = ("likelihood", "pseudoinverse")
-# EM stops at this gap, in nats per sample, and after so many evaluations of the likelihood.
-_GAP, _EVALUATIONS = 1e-7, 500
+# Limit on the evaluations of the likelihood.
+_EVALUATIONS = 200
+# Newton steps up to this number of joint states.
+_NEWTON_UP_TO = 256
 
 
 class Position(NamedTuple):
@@ -72,7 +75,8 @@ def set_marginals(
         ]
         if method == "likelihood":
             rows = tuple(_view_likelihoods(view, part) for view, part in zip(views, parts, strict=True))
-            return composite_likelihood_em_samples(rows, weights, tol=_GAP, max_iters=_EVALUATIONS)
+            newton = math.prod(part.shape[2] for part in parts) <= _NEWTON_UP_TO
+            return composite_likelihood_em_samples(rows, weights, max_iters=_EVALUATIONS, newton=newton)
         return _invert(views, parts, [place.columns for place in places], weights)
 
     return lax.map(one, positions)

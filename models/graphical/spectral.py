@@ -36,10 +36,10 @@ class Diagnostics(NamedTuple):
     """How the stages of `fit` went."""
 
     spectrum: dict[str, Spectrum]
-    """For each hidden variable with views: the singular values of the pair of its views that is least clear of noise, in
+    """For each hidden variable with views: the singular values of the pair of them that is least clear of noise, in
     units of `√p`, and the size of those of noise alone. What is not clear of it cannot be told apart."""
     triple: dict[str, Int[Array, ""]]
-    """For each of them, the number of the triple of views that was chosen, of those in the plan with all that is needed."""
+    """For each of them, the number of the triple of views that was chosen, of those that hold all that is needed."""
     conditionals_status: Int[Array, ""]
     """How the decompositions went."""
     marginals_status: Int[Array, ""]

@@ -13,7 +13,15 @@ from latensor.models.graphical.params import Graphical, check_params, permute
 from latensor.models.graphical.sampling import sample
 from latensor.moments import Table, categorical_variables
 from tests.helpers import lowers
-from tests.models.graphical_inference_cases import GRAPHS, all_rows, chain, enumerate_params, lattice, random_params, some_rows
+from tests.models.graphical_inference_cases import (
+    GRAPHS,
+    all_rows,
+    chain,
+    enumerate_params,
+    lattice,
+    random_params,
+    some_rows,
+)
 
 every_graph = pytest.mark.parametrize("name", GRAPHS)
 some_graphs = pytest.mark.parametrize("name", ["observed inside", "triangle"])
