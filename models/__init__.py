@@ -5,7 +5,7 @@
 type of result in every model.
 """
 
-from latensor.models import gamma_poisson, gaussian_mixture, hidden_markov, mixed_membership, naive_bayes
+from latensor.models import gamma_poisson, gaussian_mixture, graphical, hidden_markov, mixed_membership, naive_bayes
 from latensor.models.partial import DependentMissingnessWarning
 from latensor.models.results import Fit, LogLikelihood, Refined, Sample, Spectrum
 
@@ -18,6 +18,7 @@ __all__ = [
     "Spectrum",
     "gamma_poisson",
     "gaussian_mixture",
+    "graphical",
     "hidden_markov",
     "mixed_membership",
     "naive_bayes",
