@@ -5,7 +5,7 @@ entries have sampling noise of similar size. The rows of a variable are then a d
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from latensor.decompose import conditionals_from_views, project_columns_to_simpl
 from latensor.models.graphical.moments import Columns, GroupMoments, group_moments
 from latensor.models.results import Spectrum
 
+ViewMethod = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"]
 # What is no value of a variable is this far below the others, so that no probability falls to it.
 _NEVER = -1e3
 
@@ -46,7 +47,7 @@ def _spectrum(pairs: list[Float[Array, "_ _"]], sizes: list[Array], number: Arra
 
 
 def factor_views(
-    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: str, num_restarts: int
+    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
 ) -> Factored:
     """Decompose the moments of three views; `number` is that of the samples, zero for exact moments."""
     units = [jnp.sqrt(jnp.maximum(mean, 0)) for mean in moments.first]
@@ -88,7 +89,7 @@ def moments_of_groups(
 
 @small_jit(static_argnames=("rank", "method", "num_restarts"))
 def factor_all(
-    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: str, num_restarts: int
+    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
 ) -> Factored:
     """Decompose the moments of many triples of groups, with a leading axis, in one batch."""
     keys = jax.random.split(key, moments.third.shape[0])

@@ -26,8 +26,8 @@ class TripleBatch(NamedTuple):
     """Columns of the three groups, `(triples, g)`; −1 is padding."""
     first: np.ndarray
     """The first candidate of each hidden variable."""
-    count: np.ndarray
-    """The number of its candidates."""
+    num_candidates: np.ndarray
+    """How many it has."""
     read: tuple[Pair, ...]
     """Pairs whose tables are rows of a triple."""
     owner: np.ndarray
@@ -147,7 +147,8 @@ def _triple_batch(
         count.append(len(candidates))
         # The view with most variables comes last: the others are mapped to it.
         found += [sorted(triple, key=len) for triple in candidates]
-    groups = tuple(_pad([[columns[name] for name in triple[g]] for triple in found]) for g in range(3)) if found else ()
+    none = np.zeros((0, 1), np.int32)
+    groups = [_pad([[columns[name] for name in triple[g]] for triple in found]) if found else none for g in range(3)]
     offsets = np.cumsum([0, *(size * group.shape[1] for group in groups)])
 
     read, owner, start, regressed, known = [], [], [], [], []
@@ -155,10 +156,11 @@ def _triple_batch(
         mine = found[first[number] : first[number] + count[number]]
         for leaf in needed[name]:
             rows = [_row_of(leaf, triple, offsets, size) for triple in mine]
-            if None not in rows:
+            here = [row for row in rows if row is not None]
+            if len(here) == len(rows):
                 read.append((name, leaf))
                 owner.append(number)
-                start.append(rows)
+                start.append(here)
                 continue
             given = (g for g, group in enumerate(mine[0]) if are_separated(plan.canonical, group, [leaf], [name]))
             regressed.append(((name, leaf), next(given)))
@@ -168,7 +170,7 @@ def _triple_batch(
     return TripleBatch(
         num_states,
         tuple(hidden),
-        groups if groups else (np.zeros((0, 1), np.int32),) * 3,
+        (groups[0], groups[1], groups[2]),
         np.array(first, np.int32),
         np.array(count, np.int32),
         tuple(read),

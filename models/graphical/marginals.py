@@ -100,10 +100,9 @@ def _invert(
     def block(shares: Array, *views: Array) -> Array:
         total = shares[:, None]
         for view, part in zip(views, inverses, strict=True):
-            features = sum(
-                jnp.where((view[:, v] >= 0)[:, None], part[v][jnp.maximum(view[:, v], 0)], 0)
-                for v in range(part.shape[0])
-            )
+            features = jnp.zeros((view.shape[0], part.shape[2]), part.dtype)
+            for v in range(part.shape[0]):
+                features += jnp.where((view[:, v] >= 0)[:, None], part[v][jnp.maximum(view[:, v], 0)], 0)
             total = (total[:, :, None] * features[:, None, :]).reshape(total.shape[0], -1)
         return jnp.sum(total, axis=0)
 

@@ -6,6 +6,7 @@ its states better apart: the leaves of all neighbours of a node, not of one of t
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -78,8 +79,4 @@ def group_moments(
             rates = jnp.repeat(rates, size, axis=axis)
         return rates
 
-    return GroupMoments(
-        tuple(divide(part, spread(rate)) for part, rate in zip(sums.first, seen.first, strict=True)),
-        tuple(divide(part, spread(rate)) for part, rate in zip(sums.second, seen.second, strict=True)),
-        divide(sums.third, spread(seen.third)),
-    )
+    return jax.tree.map(lambda part, rate: divide(part, spread(rate)), sums, seen)

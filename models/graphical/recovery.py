@@ -30,8 +30,8 @@ class Parameters(NamedTuple):
     status: Int[Array, ""]
 
 
-def recover(plan: Plan, layout: Layout, tables: Tables, joints: Joints) -> Parameters:
-    """Return the parameters of a plan's graph."""
+def recover(plan: Plan, layout: Layout, tables: Tables, joints: Joints, number: Float[Array, ""]) -> Parameters:
+    """Return the parameters of a plan's graph; `number` is that of the samples, infinite for exact distributions."""
     graph = plan.canonical
     leaves = {
         number: _leaf_table(plan, layout, tables, number) for number, subset in enumerate(plan.cliques) if subset < 0
@@ -41,12 +41,15 @@ def recover(plan: Plan, layout: Layout, tables: Tables, joints: Joints) -> Param
         found = {number: _normalize(joints[subset]) for number, subset in enumerate(plan.cliques) if subset >= 0}
         norm, num_iters, status = None, jnp.int32(0), jnp.int32(Status.CONVERGED)
     else:
+        # No potentials have a probability of zero.
+        joints = {subset: _smooth(joint, number) for subset, joint in joints.items()}
         if plan.parameters == "pseudolikelihood":
             best = maximize_pseudolikelihood(graph, _stars(plan, joints))
         else:
             best = maximize_likelihood(graph, [joints[plan.cliques[number]] for number in hidden_cliques(graph)])
         found = dict(zip(hidden_cliques(graph), best.tables, strict=True))
         leaves = {number: jnp.log(jnp.maximum(part, smallest_normal(part.dtype))) for number, part in leaves.items()}
+        leaves |= _priors(plan, joints, leaves)
         norm, num_iters, status = best.gradient_norm, best.num_iters, best.status
     every = found | leaves
     place = {clique: number for number, clique in enumerate(graph.cliques)}
@@ -78,6 +81,35 @@ def _average_shared(plan: Plan, joints: Joints) -> dict[int, Array]:
 def _normalize(joint: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return `P(child | parents)`; even where the parents' values never occur together."""
     return divide(joint, jnp.sum(joint, axis=0, keepdims=True), 1 / joint.shape[0])
+
+
+def _smooth(joint: Float[Array, "..."], number: Float[Array, ""]) -> Float[Array, "..."]:
+    """Return a joint distribution with half a sample more in each cell, spread as if its variables were independent."""
+    independent = jnp.ones_like(joint)
+    for axis in range(joint.ndim):
+        others = tuple(other for other in range(joint.ndim) if other != axis)
+        independent = independent * jnp.sum(joint, axis=others, keepdims=True)
+    even = jnp.full_like(joint, 1 / joint.size)
+    share = joint.size / (joint.size + 2 * number)
+    return (1 - share) * joint + share * (independent + even) / 2
+
+
+def _priors(plan: Plan, joints: Joints, leaves: Mapping[int, Array]) -> dict[int, Array]:
+    """Return leaf tables that also hold `log P(h)`, for hidden variables that are in no other clique."""
+    graph = plan.canonical
+    inner = {name for number in hidden_cliques(graph) for name in graph.cliques[number]}
+    found = {}
+    for number, clique in enumerate(graph.cliques):
+        if plan.cliques[number] >= 0:
+            continue
+        hidden, _ = leaf_pair(plan, clique)
+        if hidden in inner:
+            continue
+        inner.add(hidden)
+        joint = next(joints[n] for n, subset in enumerate(plan.subsets) if subset.hidden == (hidden,))
+        prior = jnp.log(jnp.maximum(joint, smallest_normal(joint.dtype)))
+        found[number] = leaves[number] + (prior[None, :] if clique[1] == hidden else prior[:, None])
+    return found
 
 
 def _stars(plan: Plan, joints: Joints) -> list[Float[Array, "..."]]:

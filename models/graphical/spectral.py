@@ -14,6 +14,7 @@ from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, 
 from latensor.models.graphical.alignment import Tables, align_tables
 from latensor.models.graphical.conditionals import (
     Factored,
+    ViewMethod,
     choose_triples,
     factor_all,
     moments_of_groups,
@@ -52,7 +53,7 @@ class Diagnostics(NamedTuple):
 
 class _Options(NamedTuple):
     marginals: str
-    method: str
+    method: ViewMethod
     num_restarts: int
 
 
@@ -105,7 +106,7 @@ def fit(
     found, tables = _find_conditionals(key, data, layout, options, complete)
     tables = align_tables(plan, layout, tables)
     joints = _find_joints(data, layout, tables, marginals)
-    return _assemble(plan, layout, found, tables, joints)
+    return _assemble(plan, layout, found, tables, joints, data.number)
 
 
 class _Data(NamedTuple):
@@ -138,7 +139,7 @@ def _find_conditionals(
         if batch.hidden:
             moments = moments_of_groups(data.codes, data.weights, batch.columns, layout.size, complete)
             factored = factor_all(key, moments, data.number, k, options.method, options.num_restarts)
-            chosen = choose_triples(factored, batch.first, batch.count)
+            chosen = choose_triples(factored, jnp.asarray(batch.first), jnp.asarray(batch.num_candidates))
             found[k] = _Found(factored, chosen)
             parts.append(_read(layout, batch, factored, chosen))
             if batch.regressed:
@@ -188,7 +189,7 @@ def _find_joints(data: _Data, layout: Layout, tables: Tables, method: str) -> li
         set_marginals(
             data.codes,
             data.weights,
-            tuple(Position(*part) for part in zip(batch.columns, batch.tables, strict=True)),
+            tuple(Position(jnp.asarray(c), jnp.asarray(t)) for c, t in zip(batch.columns, batch.tables, strict=True)),
             tuple(tables[k] for k in batch.shape),
             method,
         )
@@ -209,13 +210,20 @@ def _status(found: dict[int, _Found], joints: list[Marginals]) -> tuple[Array, A
     return worst(*statuses), worst(*(jnp.max(one.status) for one in joints)), gap, jnp.max(iters)
 
 
-def _assemble(plan: Plan, layout: Layout, found: dict[int, _Found], tables: Tables, joints: list[Marginals]) -> Fit:
+def _assemble(
+    plan: Plan,
+    layout: Layout,
+    found: dict[int, _Found],
+    tables: Tables,
+    joints: list[Marginals],
+    number: Float[Array, ""],
+) -> Fit:
     by_subset = {
         number: one.table[place]
         for batch, one in zip(layout.sets, joints, strict=True)
         for place, number in enumerate(batch.subsets)
     }
-    recovered = recover(plan, layout, tables, by_subset)
+    recovered = recover(plan, layout, tables, by_subset, number)
     conditionals_status, marginals_status, gap, num_iters = _status(found, joints)
     spectra, triples = {}, {}
     for batch in layout.triples:
