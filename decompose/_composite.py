@@ -68,8 +68,12 @@ def make_objective(
 
 
 def uniform(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """Return the uniform distribution."""
-    return jnp.full(shape, 1 / math.prod(shape), dtype)
+    """Return the uniform distribution.
+
+    Not as a constant of the program: XLA on CPU (jaxlib 0.10.2) makes a wrong sum of a product with one, from a few
+    thousand rows on.
+    """
+    return lax.optimization_barrier(jnp.full(shape, 1 / math.prod(shape), dtype))
 
 
 def normalize(table: Array, otherwise: Array) -> Array:

@@ -236,3 +236,26 @@ def test_lowers_for_accelerators():
         )
     lowers(lambda rows: composite_likelihood_em_samples((rows, rows)), matrix)
     lowers(lambda counts: pseudoinverse_marginals(counts, (matrix,)), jnp.asarray(np.ones(4, np.float32)))
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 2, 2), (3, 4)])
+def test_many_samples_that_some_states_cannot_emit(shape):
+    """Compiled as a constant, the uniform start made thousands of such samples impossible in all states."""
+    rng = np.random.default_rng(len(shape))
+    conditionals = [rng.dirichlet(np.full(5, 0.5), k).T for k in shape]
+    for matrix in conditionals:
+        matrix[0, 0] = 0
+        matrix /= matrix.sum(axis=0)
+    truth = rng.dirichlet(np.ones(np.prod(shape)))
+    states = np.unravel_index(rng.choice(truth.size, 6000, p=truth), shape)
+    codes = [
+        (rng.random((6000, 1)) > np.cumsum(matrix[:, state].T, axis=1)[:, :-1]).sum(axis=1)
+        for matrix, state in zip(conditionals, states, strict=True)
+    ]
+    table = np.zeros((5,) * len(shape))
+    np.add.at(table, tuple(codes), 1)
+    rows = tuple(jnp.asarray(matrix[code], jnp.float32) for matrix, code in zip(conditionals, codes, strict=True))
+    expected = composite_likelihood_em(
+        jnp.asarray(table, jnp.float32), tuple(jnp.asarray(m, jnp.float32) for m in conditionals)
+    )
+    np.testing.assert_allclose(composite_likelihood_em_samples(rows).log_likelihood, expected.log_likelihood, atol=1e-4)
