@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, matmul, small_jit
 from latensor.decompose import conditionals_from_views, project_columns_to_simplex
-from latensor.models.graphical.moments import Columns, GroupMoments, group_moments
+from latensor.models.graphical.moments import GroupMoments, ManyColumns, group_moments
 from latensor.models.results import Spectrum
 
 ViewMethod = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"]
@@ -81,9 +81,9 @@ def factor_views(
 
 @partial(jax.jit, static_argnames=("size", "complete"))
 def moments_of_groups(
-    codes: Int[Array, "n p"], weights: Float[Array, " n"], columns: Columns, size: int, complete: bool
+    codes: Int[Array, "n p"], weights: Float[Array, " n"], columns: ManyColumns, size: int, complete: bool
 ) -> GroupMoments:
-    """Return the moments of many triples of groups: `columns` and the result have a leading axis of triples."""
+    """Return the moments of many triples of groups, with a leading axis of triples."""
     return lax.map(lambda one: group_moments(codes, weights, one, size, complete), columns)
 
 

@@ -53,7 +53,7 @@ def set_marginals(
     codes: Int[Array, "n p"],
     weights: Float[Array, " n"],
     positions: tuple[Position, ...],
-    tables: tuple[Float[Array, "pairs size _"], ...],
+    tables: tuple[Float[Array, "_ size _"], ...],
     method: str,
 ) -> Marginals:
     """Return the joint distributions of sets of hidden variables that have the same shape.

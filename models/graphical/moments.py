@@ -15,6 +15,8 @@ from latensor.moments import sum_over_rows
 
 Columns = tuple[Int[Array, " g1"], Int[Array, " g2"], Int[Array, " g3"]]
 """The columns of three groups of variables; −1 is padding."""
+ManyColumns = tuple[Int[Array, "t g1"], Int[Array, "t g2"], Int[Array, "t g3"]]
+"""Those of many such triples."""
 
 
 class GroupMoments(NamedTuple):
