@@ -28,7 +28,7 @@ def _log_weights(params: GaussianMixture) -> Float[Array, " k"]:
 
 def _finite(distance: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return distances that leave room for sums: a row far beyond all components has a density, and a posterior."""
-    return jnp.minimum(distance, jnp.finfo(distance.dtype).max / 8)
+    return jnp.minimum(distance, float(jnp.finfo(distance.dtype).max) / 8)
 
 
 class DiagonalTerms(NamedTuple):
