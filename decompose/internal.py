@@ -15,7 +15,7 @@ from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
 from latensor.decompose._simplex import to_simplex
 from latensor.decompose._status import finite_status, status_if, worst
-from latensor.decompose._views import VIEW_METHODS
+from latensor.decompose._views import VIEW_METHODS, ViewMethod
 from latensor.decompose._whiten import last_direction
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Evaluation",
     "MarginalVariances",
     "NoiseSpace",
+    "ViewMethod",
     "anchor_capacity",
     "check_anchors",
     "expectation_maximization",

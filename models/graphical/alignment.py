@@ -10,18 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from latensor.decompose import match_columns
-from latensor.models.graphical.layout import Layout, Pair
+from latensor.models.graphical.layout import Layout, Pair, leaf_pair
 from latensor.models.graphical.plan import Plan
 from latensor.models.graphical.structure import is_leaf_clique
 
 Tables = dict[int, Float[Array, "pairs size k"]]
 """`P(x | h)` of all pairs that are needed, by the number of states."""
-
-
-def leaf_pair(plan: Plan, clique: tuple[str, ...]) -> Pair:
-    """Return the hidden and the observed variable of a clique with a leaf."""
-    one, other = clique
-    return (one, other) if one in plan.canonical.hidden else (other, one)
 
 
 def _shared_pairs(plan: Plan) -> list[list[Pair]]:

@@ -5,7 +5,7 @@ entries have sampling noise of similar size. The rows of a variable are then a d
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, matmul, small_jit
 from latensor.decompose import conditionals_from_views, project_columns_to_simplex
+from latensor.decompose.internal import ViewMethod
 from latensor.models.graphical.moments import GroupMoments, ManyColumns, group_moments
 from latensor.models.results import Spectrum
 
-ViewMethod = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"]
 # What is no value of a variable is this far below the others, so that no probability falls to it.
 _NEVER = -1e3
 

@@ -92,12 +92,18 @@ def make_layout(plan: Plan) -> Layout:
     return Layout(size, graph.sizes, columns, triples, numbers, _set_batches(plan, numbers, columns))
 
 
+def leaf_pair(plan: Plan, clique: tuple[str, ...]) -> Pair:
+    """Return the hidden and the observed variable of a clique with a leaf."""
+    one, other = clique
+    return (one, other) if one in plan.canonical.hidden else (other, one)
+
+
 def _needed_pairs(plan: Plan) -> dict[str, list[str]]:
     """Return for each hidden variable the observed ones whose distributions given it are needed."""
     needed: dict[str, list[str]] = {name: [] for name in plan.canonical.hidden}
     for clique in plan.canonical.cliques:
         if is_leaf_clique(plan.canonical, clique):
-            leaf, hidden = sorted(clique, key=lambda name: name in needed)
+            hidden, leaf = leaf_pair(plan, clique)
             needed[hidden].append(leaf)
     for subset in plan.subsets:
         for hidden, views in zip(subset.hidden, subset.views, strict=True):

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, smallest_normal
 from latensor.decompose import Status
-from latensor.models.graphical.alignment import Tables, leaf_pair
+from latensor.models.graphical.alignment import Tables
 from latensor.models.graphical.graph import Graph
-from latensor.models.graphical.layout import Layout
+from latensor.models.graphical.layout import Layout, leaf_pair
 from latensor.models.graphical.params import Graphical
 from latensor.models.graphical.plan import Plan
 from latensor.models.graphical.recover import maximize_likelihood, maximize_pseudolikelihood

@@ -8,13 +8,13 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.base import check_integer, check_key, check_option, is_concrete, small_jit
 from latensor.decompose import Marginals, Status
-from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
+from latensor.decompose.internal import VIEW_METHODS, ViewMethod, finite_status, status_if, worst
+from latensor.models.evidence import effective_rows
 from latensor.models.graphical.alignment import Tables, align_tables
 from latensor.models.graphical.conditionals import (
     Factored,
-    ViewMethod,
     choose_triples,
     factor_all,
     moments_of_groups,
@@ -127,7 +127,7 @@ class _Found(NamedTuple):
 @jax.jit
 def _prepare(codes: Int[Array, "n p"], row_weights: Float[Array, " n"] | None) -> _Data:
     weights = average_weights(row_weights, codes.shape[0], jnp.result_type(float))
-    return _Data(codes, weights, divide(1, jnp.sum(weights**2)))
+    return _Data(codes, weights, effective_rows(weights))
 
 
 def _find_conditionals(

@@ -8,7 +8,7 @@ If the triple table is small it is formed (`table_start`). Otherwise every view 
 shares with the others (`bases`), in passes over the data (`start_list`, and `start_vectors` for real vectors).
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,13 @@ from latensor.decompose import (
     conditionals_from_views,
     pseudoinverse_marginals,
 )
-from latensor.decompose.internal import status_if, to_simplex, worst
+from latensor.decompose.internal import ViewMethod, status_if, to_simplex, worst
 from latensor.models.hidden_markov.emissions import divide_rows
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.models.results import Spectrum
 from latensor.moments import CrossMoments
 from latensor.moments.internal import Directions
 
-Method = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1"]
 MARGINALS = ("likelihood", "pseudoinverse")
 # Differences below this many machine epsilons of the largest entry count as zero.
 _EXACT = 1e3
@@ -43,7 +42,7 @@ class Options(NamedTuple):
     """The options of `fit`; static."""
 
     num_components: int
-    method: Method
+    method: ViewMethod
     num_restarts: int
     marginals: str
     polish: bool
