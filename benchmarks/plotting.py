@@ -6,15 +6,15 @@ INK, MUTED = "#222222", "#8a8a8a"
 COLOURS = {"blue": "#3b6fb6", "orange": "#d9822b", "green": "#4c9a5f", "grey": "#9a9a9a"}
 
 
-def figure(columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    """Return a figure with a row of axes, drawn without a screen."""
+def figure(columns: int, size: tuple[float, float], rows: int = 1) -> tuple[Any, Any]:
+    """Return a figure with a row of axes, or with several, one after the other; drawn without a screen."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"font.size": 9, "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.titlesize": 10})
-    made, axes = pyplot.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes[0]:
+    made, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.ravel():
         axis.spines[["top", "right"]].set_visible(False)
-    return made, axes[0]
+    return made, axes.ravel()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.nltcs import NLTCS_VARIABLES, read_nltcs
 from benchmarks.runner import Options
 from latensor.moments import Variables, categorical_variables
 
@@ -67,8 +68,8 @@ def newsgroups(options: Options, num_words: int) -> Split:
 
 def nltcs(options: Options) -> Survey:
     """Return the disability survey, 16 items."""
-    parts = (np.loadtxt(options.data_file(f"nltcs/nltcs.{p}.data"), int, delimiter=",") for p in ("train", "test"))
-    return Survey(Split(*parts), categorical_variables(16, 2))
+    answers = read_nltcs(options)
+    return Survey(Split(answers.train, answers.test), NLTCS_VARIABLES)
 
 
 def house_votes(options: Options) -> Survey:

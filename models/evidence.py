@@ -120,15 +120,18 @@ def whitening_status(whitening: Whitening) -> Int[Array, ""]:
 
 
 @small_jit
+def bounded(value: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return evidence as a finite number; what is not a number speaks against the estimate."""
+    return jnp.clip(jnp.nan_to_num(value, nan=-_CERTAIN), -_CERTAIN, _CERTAIN)
+
+
+@small_jit
 def add_evidence(estimate: Fit, evidence: Evidence, whitening: Whitening | None = None) -> Fit:
     """Return an estimate that says in its status, and in its diagnostics, what the data say about it."""
     status = worst(estimate.status, evidence_status(evidence))
     if whitening is not None:
         status = worst(status, whitening_status(whitening))
-    # What is returned is finite; what is not a number speaks against the estimate.
-    evidence = jax.tree.map(
-        lambda value: jnp.nan_to_num(value, nan=-_CERTAIN, posinf=_CERTAIN, neginf=-_CERTAIN), evidence
-    )
+    evidence = jax.tree.map(bounded, evidence)
     return estimate._replace(status=status, diagnostics=estimate.diagnostics._replace(evidence=evidence))
 
 
@@ -223,6 +226,27 @@ def last_directions(
 
     both = jnp.stack([first, second])
     return lax.map(one, (both, both[::-1])).T
+
+
+def last_singular_vectors(
+    moments: Float[Array, "2 d1 d2"], rank: int
+) -> tuple[Float[Array, "2 d1"], Float[Array, "2 d2"]]:
+    """Return the `rank`-th singular vectors of each of two estimates of a pair moment, to be tested in the other.
+
+    What the right one has of the directions before it is taken out, according to the other estimate, as in
+    `last_direction`.
+    """
+    # LAPACK may hang on a NaN.
+    moments = jnp.where(jnp.all(jnp.isfinite(moments)), moments, jnp.nan_to_num(moments) * 0)
+
+    def one(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        u, values, v = jnp.linalg.svd(pair[0], full_matrices=False)
+        usable = jnp.where(values > machine_epsilon(values.dtype) * values[0], values, 0)
+        common = divide(matmul(u[:, : rank - 1].T, matmul(pair[1], v[rank - 1])), usable[: rank - 1])
+        # Where one half has nothing in this direction, there is none.
+        return jnp.where(usable[rank - 1] > 0, u[:, rank - 1], 0), v[rank - 1] - matmul(common, v[: rank - 1])
+
+    return lax.map(one, (moments, moments[::-1]))
 
 
 def table_rank(

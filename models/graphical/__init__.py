@@ -16,6 +16,7 @@ pseudolikelihood nothing on the treewidth. `refine` is EM from there, where exac
     graph = graphical.latent_tree({"h1": ["h2", "h3", "h4"]}, {"h2": ["a", "b"], "h3": ["c", "d"], "h4": ["e", "f"]},
                                   num_states=2, num_values=5)
     print(graphical.plan(graph))
+    graphical.draw(graph)
     fit = graphical.fit(jax.random.key(0), x, graph)                    # x (samples, 6), integers
     better = graphical.refine(fit.params, x)
     states = graphical.posterior(better.params, x)["h1"]                # (samples, 2)
@@ -31,27 +32,35 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 
 from latensor.models.graphical.build import chain, grid, latent_tree
 from latensor.models.graphical.em import refine
+from latensor.models.graphical.estimate import Diagnostics
 from latensor.models.graphical.graph import Graph, Node, directed, undirected
 from latensor.models.graphical.likelihood import log_likelihood, posterior
+from latensor.models.graphical.moments import GraphMoments
 from latensor.models.graphical.params import Graphical, permute
+from latensor.models.graphical.picture import draw
 from latensor.models.graphical.plan import Plan, plan
+from latensor.models.graphical.population import population_moments
 from latensor.models.graphical.sampling import sample
-from latensor.models.graphical.spectral import Diagnostics, fit
+from latensor.models.graphical.spectral import fit, fit_moments
 
 __all__ = [
     "Diagnostics",
     "Graph",
+    "GraphMoments",
     "Graphical",
     "Node",
     "Plan",
     "chain",
     "directed",
+    "draw",
     "fit",
+    "fit_moments",
     "grid",
     "latent_tree",
     "log_likelihood",
     "permute",
     "plan",
+    "population_moments",
     "posterior",
     "refine",
     "sample",

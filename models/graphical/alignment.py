@@ -31,10 +31,12 @@ def _shared_pairs(plan: Plan) -> list[list[Pair]]:
 
 def align_tables(plan: Plan, layout: Layout, tables: Tables) -> Tables:
     """Return the tables with states in the same order wherever leaves are shared, and shared leaves averaged."""
-    groups = _shared_pairs(plan)
-    if not groups:
-        return tables
-    for pairs in groups:
+    groups, aligned = _shared_pairs(plan), set[str]()
+    while groups:
+        # A group with a hidden variable whose order is settled comes first: its other variables follow that order.
+        pairs = next((group for group in groups if aligned.intersection(name for name, _ in group)), groups[0])
+        groups.remove(pairs)
+        pairs = sorted(pairs, key=lambda pair: pair[0] not in aligned)
         k = layout.numbers[pairs[0]][0]
         numbers = [layout.numbers[pair][1] for pair in pairs]
         table = tables[k]
@@ -42,14 +44,14 @@ def align_tables(plan: Plan, layout: Layout, tables: Tables) -> Tables:
         orders = order(table[np.array(numbers)])
         # All tables of a hidden variable follow the order of its shared leaf.
         place = np.full(table.shape[0], -1)
-        for pair, (states, number) in layout.numbers.items():
-            mine = next((i for i, (hidden, _) in enumerate(pairs) if hidden == pair[0]), None)
-            if states == k and mine is not None and layout.numbers[pair] in _own(layout, pair[0]):
-                place[number] = mine
+        for hidden, mine in {name: i for i, (name, _) in reversed(list(enumerate(pairs)))}.items():
+            if hidden not in aligned and mine > 0:
+                place[[number for states, number in _own(layout, hidden) if states == k]] = mine
         chosen = jnp.where(jnp.asarray(place >= 0)[:, None], orders[np.maximum(place, 0)], jnp.arange(k)[None, :])
         table = jnp.take_along_axis(table, chosen[:, None, :], axis=2)
         mean = jnp.mean(table[np.array(sorted(set(numbers)))], axis=0)
         tables = tables | {k: table.at[np.array(numbers)].set(mean[None])}
+        aligned |= {name for name, _ in pairs}
     return tables
 
 
@@ -57,6 +59,5 @@ def _own(layout: Layout, hidden: str) -> set[tuple[int, int]]:
     """Return the numbers of the tables that a hidden variable was decomposed for, not those it takes over."""
     taken = set()
     for batch in layout.triples:
-        pairs = [*batch.read, *(pair for pair, _ in batch.regressed), *batch.known]
-        taken |= {(batch.num_states, number) for number, pair in enumerate(pairs) if pair[0] == hidden}
+        taken |= {(batch.num_states, number) for number, pair in enumerate(batch.pairs) if pair[0] == hidden}
     return taken

@@ -1,6 +1,6 @@
 """Graphs that are asked for often: latent trees, grids and chains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_lowercase
 
 from latensor.base import check_integer
@@ -32,6 +32,9 @@ def latent_tree(
         potentials.
 
     """
+    for argument, below in (("branches", branches), ("leaves", leaves)):
+        if not isinstance(below, Mapping) or not all(isinstance(each, Iterable) for each in below.values()):
+            raise ValueError(f"{argument}: expected lists of names below hidden variables, a dict; got {below!r}")
     above: dict[str, list[str]] = {}
     for argument, below in (("branches", branches), ("leaves", leaves)):
         for parent, children in below.items():
@@ -46,8 +49,13 @@ def latent_tree(
     if inner is not None:
         raise ValueError(f"leaves: expected observed variables with nothing below them; got {inner!r}")
     roots = [name for name in dict.fromkeys((*branches, *leaves)) if name not in above]
+    if not roots:
+        raise ValueError("branches: expected a tree with one root; got a cycle, in which every node is below another")
     if len(roots) != 1:
-        raise ValueError(f"branches: expected a tree with one root; got {len(roots)} roots: {roots}")
+        raise ValueError(
+            f"branches: expected a tree with one root; got {len(roots)} roots: {roots}. "
+            "Graphs of several trees are made by `directed`"
+        )
     hidden = list(roots)
     for name in hidden:
         hidden += branches.get(name, ())

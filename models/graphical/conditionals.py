@@ -4,7 +4,6 @@ The views are groups of variables, so their indicators are decomposed as real ve
 entries have sampling noise of similar size. The rows of a variable are then a distribution given each state.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,9 +12,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, matmul, small_jit
-from latensor.decompose import conditionals_from_views, project_columns_to_simplex
-from latensor.decompose.internal import ViewMethod
-from latensor.models.graphical.moments import GroupMoments, ManyColumns, group_moments
+from latensor.decompose import Status, conditionals_from_views, project_columns_to_simplex
+from latensor.decompose.internal import ViewMethod, finite_status, status_if, worst
+from latensor.models.graphical.groups import GroupMoments, PairMoments
 from latensor.models.results import Spectrum
 
 # What is no value of a variable is this far below the others, so that no probability falls to it.
@@ -36,20 +35,23 @@ class Factored(NamedTuple):
     status: Int[Array, ""]
 
 
-def _spectrum(pairs: list[Float[Array, "_ _"]], sizes: list[Array], number: Array, rank: int) -> Spectrum:
+def _spectrum(pairs: list[Float[Array, "_ _"]], sizes: list[Array], variance: Array, rank: int) -> Spectrum:
     """Return the spectrum of the pair whose k-th singular value is least above that of noise."""
     values = jnp.stack([jnp.linalg.svd(pair, compute_uv=False)[:rank] for pair in pairs])
     # Singular values of a (d1, d2) matrix of noise of variance 1/n end at about (√d1 + √d2)/√n.
     noise = jnp.stack([jnp.sqrt(sizes[a]) + jnp.sqrt(sizes[b]) for a, b in ((0, 1), (0, 2), (1, 2))])
-    noise = noise * jnp.sqrt(divide(1, number))
-    worst = jnp.argmin(jnp.where(number > 0, divide(values[:, -1], noise), values[:, -1]))
+    noise = noise * jnp.sqrt(variance)
+    worst = jnp.argmin(divide(values[:, -1], noise, values[:, -1]))
     return Spectrum(values[worst], noise[worst])
 
 
 def factor_views(
-    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
+    key: Array, moments: GroupMoments, variance: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
 ) -> Factored:
-    """Decompose the moments of three views; `number` is that of the samples, zero for exact moments."""
+    """Decompose the moments of three views, whose noise has a `variance` of one divided by the number of samples."""
+    # LAPACK may hang on a NaN, which the status shows all the same.
+    finite = finite_status(moments) == Status.CONVERGED
+    moments = jax.tree.map(lambda part: jnp.where(finite, part, 0), moments)
     units = [jnp.sqrt(jnp.maximum(mean, 0)) for mean in moments.first]
     inverse = [divide(1, unit) for unit in units]
     one, two, three = inverse
@@ -72,30 +74,22 @@ def factor_views(
     return Factored(
         jnp.concatenate(rows),
         found.weights,
-        _spectrum(pairs, sizes, number, rank),
+        _spectrum(pairs, sizes, variance, rank),
         found.residual,
         found.num_iters,
-        found.status,
+        worst(found.status, status_if(~finite, Status.NON_FINITE)),
     )
-
-
-@partial(jax.jit, static_argnames=("size", "complete"))
-def moments_of_groups(
-    codes: Int[Array, "n p"], weights: Float[Array, " n"], columns: ManyColumns, size: int, complete: bool
-) -> GroupMoments:
-    """Return the moments of many triples of groups, with a leading axis of triples."""
-    return lax.map(lambda one: group_moments(codes, weights, one, size, complete), columns)
 
 
 @small_jit(static_argnames=("rank", "method", "num_restarts"))
 def factor_all(
-    key: Array, moments: GroupMoments, number: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
+    key: Array, moments: GroupMoments, variance: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
 ) -> Factored:
     """Decompose the moments of many triples of groups, with a leading axis, in one batch."""
     keys = jax.random.split(key, moments.third.shape[0])
 
     def one(key: Array, moments: GroupMoments) -> Factored:
-        return factor_views(key, moments, number, rank, method, num_restarts)
+        return factor_views(key, moments, variance, rank, method, num_restarts)
 
     return jax.vmap(one)(keys, moments)
 
@@ -109,14 +103,16 @@ def choose_triples(found: Factored, first: Int[Array, " h"], count: Int[Array, "
     score = found.spectrum.values[:, -1] / jnp.where(found.spectrum.noise > 0, found.spectrum.noise, 1)
     place = jnp.arange(score.shape[0])
     mine = (place[None, :] >= first[:, None]) & (place[None, :] < (first + count)[:, None])
-    return jnp.argmax(jnp.where(mine, score[None, :], -jnp.inf), axis=1)
+    return jnp.argmax(jnp.where(mine, score[None, :], -jnp.inf), axis=1).astype(first.dtype)
 
 
-@partial(jax.jit, static_argnames="size")
+@small_jit(static_argnames="size")
 def read_tables(
     rows: Float[Array, "t d k"],
-    triple: Int[Array, " pairs"],
-    start: Int[Array, " pairs"],
+    chosen: Int[Array, " h"],
+    owner: Int[Array, " pairs"],
+    first: Int[Array, " pairs"],
+    start: Int[Array, "pairs candidates"],
     sizes: Int[Array, " pairs"],
     size: int,
 ) -> Float[Array, "pairs size k"]:
@@ -124,15 +120,18 @@ def read_tables(
 
     Args:
       rows: those of `Factored`.
-      triple: the triple of groups that the pair is read from.
-      start: the first row of the variable in it.
-      sizes: the number of its values.
+      chosen: the triple of groups that was chosen for each hidden variable.
+      owner: the hidden variable of each pair.
+      first: the first candidate of that one.
+      start: the first row of the pair in each candidate.
+      sizes: the number of values of the observed variable.
       size: room for the values.
 
     """
-    place = start[:, None] + jnp.arange(size)[None, :]
-    tables = rows[triple[:, None], jnp.minimum(place, rows.shape[1] - 1)]
-    return project_tables(tables, sizes)
+    triple = chosen[owner]
+    begin = jnp.take_along_axis(start, (triple - first)[:, None], axis=1)
+    place = begin + jnp.arange(size)[None, :]
+    return project_tables(rows[triple[:, None], jnp.minimum(place, rows.shape[1] - 1)], sizes)
 
 
 def project_tables(tables: Float[Array, "pairs size k"], sizes: Int[Array, " pairs"]) -> Float[Array, "pairs size k"]:
@@ -145,39 +144,28 @@ def project_tables(tables: Float[Array, "pairs size k"], sizes: Int[Array, " pai
     return jnp.where(exists[:, :, None], projected, 0)
 
 
-@partial(jax.jit, static_argnames=("size", "complete"))
+@small_jit
 def regress_tables(
-    codes: Int[Array, "n p"],
-    weights: Float[Array, " n"],
-    variables: Int[Array, " pairs"],
-    references: Int[Array, "pairs g"],
+    moments: PairMoments,
     conditionals: Float[Array, "pairs d k"],
     states: Float[Array, "pairs k"],
     sizes: Int[Array, " pairs"],
-    size: int,
-    complete: bool,
 ) -> Float[Array, "pairs size k"]:
     """Return `P(x_v | h)` of variables that are in no view: `O_v = M_vr (O_rᵀ)⁺ diag(π)⁻¹` from a view `r` that is.
 
     Args:
-      codes: the data.
-      weights: of the rows.
-      variables: the column of each variable.
-      references: the columns of a view that is independent of the variable given the hidden one.
+      moments: of each variable, and of a view that is independent of it given the hidden one.
       conditionals: those of that view, in the labelling that is asked for.
       states: `P(h)`.
       sizes: the number of values of each variable.
-      size: room for the values.
-      complete: whether no value is missing.
 
     """
 
-    def one(pair: tuple[Array, Array, Array, Array]) -> Array:
-        variable, reference, conditional, state = pair
-        moments = group_moments(codes, weights, (variable[None], reference, variable[None]), size, complete)
-        unit = jnp.sqrt(jnp.maximum(moments.first[1], 0))
-        scale = divide(1, unit)
-        inverse = jnp.linalg.pinv(conditional * scale[:, None])
-        return matmul(moments.second[0] * scale[None, :], inverse.T) * divide(1, state)[None, :]
+    def one(pair: tuple[PairMoments, Array, Array]) -> Array:
+        moments, conditional, state = pair
+        scale = divide(1, jnp.sqrt(jnp.maximum(moments.first, 0)))
+        scaled = conditional * scale[:, None]
+        inverse = jnp.linalg.pinv(jnp.where(jnp.all(jnp.isfinite(scaled)), scaled, 0))
+        return matmul(moments.second * scale[None, :], inverse.T) * divide(1, state)[None, :]
 
-    return project_tables(lax.map(one, (variables, references, conditionals, states)), sizes)
+    return project_tables(lax.map(one, (moments, conditionals, states)), sizes)

@@ -19,10 +19,12 @@ _MOST_NAMES = 6
 def check_codes(graph: Graph, x: Any, **given: Any) -> tuple[Int[Array, "n d"], Float[Array, " n"] | None]:
     """Return the codes of data, −1 where missing, and the row weights; `given` is `mask` and `row_weights`.
 
-    Concrete codes must be in range, where they are observed; under a trace those that are too large are missing.
+    Columns of a data frame that are named after the observed nodes are found by their names; all others by their
+    order. Concrete codes must be in range, where they are observed; under a trace those that are too large are missing.
     """
-    table = as_table(x, **given)
     names = graph.observed
+    x, given = _find_columns(names, x, given)
+    table = as_table(x, **given)
     if table.num_dimensions != len(names):
         shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
         raise ValueError(
@@ -32,12 +34,49 @@ def check_codes(graph: Graph, x: Any, **given: Any) -> tuple[Int[Array, "n d"], 
     if table.variables is not None and (set(table.variables.kinds), table.variables.sizes) != ({CATEGORICAL}, sizes):
         raise ValueError(f"x: expected categorical variables of sizes {sizes}, as in the graph; got {table.variables}")
     if not jnp.issubdtype(table.x.dtype, jnp.integer):
-        raise ValueError(
-            f"x: expected integers, the values of categorical nodes; got type {table.x.dtype}: pass x.astype(int), "
-            "with −1 or a mask where values are missing"
-        )
+        table = _whole_numbers(table)
     _check_range(table, names, sizes)
     return _mask_codes(table, sizes), table.row_weights
+
+
+def _find_columns(names: tuple[str, ...], x: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a data frame and its mask with the columns of the observed nodes, where it has columns of these names."""
+    labels = list(getattr(x, "columns", ()))
+    known = set(names).intersection(label for label in labels if isinstance(label, str))
+    if not known or not hasattr(x, "iloc"):
+        return x, given
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise ValueError(
+            f"x: expected a column for every observed node of the graph, or none of their names; {missing!r} is missing"
+        )
+    places = [labels.index(name) for name in names]
+    mask: Any = given.get("mask")
+    if hasattr(mask, "iloc"):
+        mask = mask.iloc[:, places]
+    elif np.ndim(mask) == 2 and np.shape(mask)[1] == len(labels):
+        mask = np.asarray(mask)[:, places]
+    return x.iloc[:, places], given | ({} if mask is None else {"mask": mask})
+
+
+def _whole_numbers(table: Table) -> Table:
+    """Return a table of integers from one of whole numbers that are stored as floats."""
+    if not is_concrete(table.x, table.mask):
+        raise ValueError(f"x: expected integers, the values of categorical nodes; got type {table.x.dtype}")
+    values = np.asarray(table.x)
+    observed = np.ones(values.shape, bool) if table.mask is None else np.asarray(table.mask)
+    wrong = observed & ~(np.isfinite(values) & (values == np.round(values)))
+    if wrong.any():
+        row, column = (int(index) for index in np.argwhere(wrong)[0])
+        value = values[row, column]
+        hint = "pass mask=~np.isnan(x)" if np.isnan(value) else "categories have no decimals; code them as 0, 1, 2, …"
+        raise ValueError(
+            f"x: expected whole numbers, the values of categorical nodes; got {value} at row {row}, column {column}: "
+            f"{hint}"
+        )
+    codes = np.where(observed, np.nan_to_num(values), -1).clip(-1, np.iinfo(np.int32).max)
+    with jax.ensure_compile_time_eval():
+        return table._replace(x=jnp.asarray(codes.astype(np.int32)))
 
 
 def _mask_codes(table: Table, sizes: tuple[int, ...]) -> Int[Array, "n d"]:

@@ -20,10 +20,10 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_bool, divide
+from latensor.base import check_bool, check_number, divide
 from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
-from latensor.models.em import as_refined, em_limits
+from latensor.models.em import as_refined, better_start, blend, em_limits
 from latensor.models.graphical.data import check_any_observed, check_pair
 from latensor.models.graphical.factors import (
     Factors,
@@ -36,6 +36,7 @@ from latensor.models.graphical.factors import (
     split_graph,
 )
 from latensor.models.graphical.graph import Graph
+from latensor.models.graphical.groups import value_frequencies
 from latensor.models.graphical.params import Graphical
 from latensor.models.results import Refined
 from latensor.moments import Table, sum_over_rows
@@ -53,6 +54,7 @@ def refine(
     row_weights: ArrayLike | None = None,
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
+    smoothing: float | Array = 1e-2,
     accelerate: bool = True,
 ) -> Refined:
     """Improve `params` by EM on the likelihood of the rows, which never falls.
@@ -66,18 +68,23 @@ def refine(
       tol: stop when a cycle of two steps gains no more than this share of the log-likelihood; default: 10 machine
         epsilons in float32 and 1e-8 in float64.
       max_iters: limit on the steps.
+      smoothing: of a directed graph, the share of overall frequencies (even ones, of hidden nodes) that is blended into
+        the start, where that raises its likelihood.
       accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is plain EM.
 
     Returns:
-      `Refined`. Probabilities of zero in the tables of a directed graph stay zero, and shared tables stay the same.
+      `Refined`. Probabilities of zero in the tables of a directed graph stay zero, unless blended, and shared tables
+      stay the same.
       The status is `UNOBSERVED` where an observed node never is. Cost per step: three eliminations per row; for
       undirected graphs, one further elimination per clique of hidden nodes.
 
     """
     params, codes, weights = check_pair(params, x, mask=mask, row_weights=row_weights)
     check_any_observed(codes, weights)
-    tol, max_iters = em_limits(tol, max_iters, params.tables[0].dtype)
-    return _refine(params, codes, weights, tol, max_iters, check_bool("accelerate", accelerate))
+    dtype = params.tables[0].dtype
+    tol, max_iters = em_limits(tol, max_iters, dtype)
+    share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
+    return _refine(params, codes, weights, tol, max_iters, share, check_bool("accelerate", accelerate))
 
 
 @partial(jax.jit, static_argnames="accelerate")
@@ -87,6 +94,7 @@ def _refine(
     row_weights: Float[Array, " n"] | None,
     tol: Float[Array, ""],
     max_iters: Int[Array, ""],
+    smoothing: Float[Array, ""],
     accelerate: bool,
 ) -> Refined:
     graph, dtype = params.graph, params.tables[0].dtype
@@ -108,12 +116,42 @@ def _refine(
         update = _normalize_counts if graph.is_directed else _fit_potentials
         return Evaluation(update(params, split, factors, counts), objective)
 
+    def begin(params: Graphical) -> tuple[Graphical, Array]:
+        factors = factors_of(params)
+
+        def block(codes: Array, weights: Array) -> Array:
+            return jnp.sum(weights * row_partitions(split, factors, codes))
+
+        return params, sum_over_rows(block, codes, weights, floats_per_row=floats_per_row(split))
+
+    if graph.is_directed:
+        params = better_start(begin, params, _blend(params, codes, weights, smoothing))
     result = expectation_maximization(
         step, params, tol=tol, max_iters=max_iters, feasible=_feasible if accelerate else None
     )
     seen = jnp.any((codes >= 0) & (weights > 0)[:, None], axis=0)
     status = worst(result.status, status_if(~jnp.all(seen), Status.UNOBSERVED))
     return as_refined(result._replace(status=status), result.params)
+
+
+def _blend(
+    params: Graphical, codes: Int[Array, "n d"], weights: Float[Array, " n"], share: Float[Array, ""]
+) -> Graphical:
+    """Return the tables of a directed graph with a share of overall frequencies, of even ones for hidden nodes."""
+    graph = params.graph
+    frequencies = value_frequencies(codes, weights, max(graph.sizes.values()))
+    columns = {name: column for column, name in enumerate(graph.observed)}
+    tables = []
+    for clique, table in zip(graph.cliques, params.tables, strict=True):
+        d = table.shape[0]
+        even = jnp.full(d, 1 / d, table.dtype)
+        overall = frequencies[columns[clique[0]], :d] if clique[0] in columns else even
+        tables.append(blend(table.reshape(d, -1), overall, share).reshape(table.shape))
+    for group in graph.shared:
+        mean = jnp.mean(jnp.stack([tables[number] for number in group]), axis=0)
+        for number in group:
+            tables[number] = mean
+    return Graphical(graph, tuple(tables))
 
 
 def _by_clique(graph: Graph, split: Split, parts: Factors) -> list[Array]:

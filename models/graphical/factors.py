@@ -27,8 +27,8 @@ from latensor.models.graphical.elimination import Schedule, log_partition, make_
 from latensor.models.graphical.graph import Graph
 from latensor.models.graphical.params import Graphical
 
-# As good as −∞ for a value that was not observed, and no NaN when several meet.
-_IMPOSSIBLE = -1e30
+IMPOSSIBLE = -1e30
+"""As good as −∞ for a value that was not observed, and no NaN when several meet."""
 
 
 class Leaf(NamedTuple):
@@ -142,7 +142,7 @@ def make_evidence(split: Split, factors: Factors, codes: Int[Array, "n d"]) -> t
         if column is not None:
             code = codes[:, column, None]
             allowed = (code < 0) | (code == jnp.arange(size)[None, :])
-            evidence[node] = jnp.where(allowed, 0, jnp.asarray(_IMPOSSIBLE, dtype))
+            evidence[node] = jnp.where(allowed, 0, jnp.asarray(IMPOSSIBLE, dtype))
     for stack, logs, base in zip(split.stacks, factors.leaves, factors.bases, strict=True):
         observed = codes[:, np.array([leaf.column for leaf in stack])]
         # Beyond the end, where the gather gives zero: JAX would count a negative index from the end.

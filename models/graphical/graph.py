@@ -10,6 +10,9 @@ import networkx as nx
 
 from latensor.base import check_integer
 
+# A message lists this many nodes.
+_MOST_NAMES = 8
+
 
 class Node(NamedTuple):
     """A variable with the values `0, 1, …, size − 1`."""
@@ -79,18 +82,19 @@ def directed(
     """Return a directed graph.
 
     Args:
-      parents: the parents of every node, none for a root.
+      parents: the parents of every node, `[]` for a root. Columns of data are the observed nodes in this order.
       sizes: the number of values of every node.
       hidden: the names of the nodes that are not observed.
       shared: groups of nodes that have the same table given their parents, such as the emissions of a hidden Markov
         model.
 
     """
+    if not isinstance(parents, Mapping):
+        raise ValueError(f"parents: expected the parents of every node, by name; got {type(parents).__name__}")
     nodes = _check_nodes("parents", list(parents), sizes, hidden)
     cliques = []
     for child, above in parents.items():
-        if isinstance(above, str):
-            raise ValueError(f"parents[{child!r}]: expected a list of names; got the text {above!r}")
+        _check_list(f"parents[{child!r}]", above)
         _check_members(f"parents[{child!r}]", above, sizes, child)
         cliques.append((child, *above))
     graph = Graph(nodes, tuple(cliques), True)
@@ -99,7 +103,8 @@ def directed(
         raise ValueError(f"parents: expected no cycle; got {cycle} → {cycle.split(' → ')[0]}")
     place = {node.name: i for i, node in enumerate(nodes)}
     groups = []
-    for group in shared:
+    for group in _check_list("shared", shared):
+        _check_list("shared", group)
         unknown = next((name for name in group if name not in place), None)
         if unknown is not None:
             raise ValueError(f"shared: expected names of nodes; got {unknown!r}")
@@ -118,16 +123,15 @@ def undirected(
 
     Args:
       cliques: sets of nodes; each has a potential, a table of positive numbers.
-      sizes: the number of values of every node.
+      sizes: the number of values of every node. Columns of data are the observed nodes in this order.
       hidden: the names of the nodes that are not observed.
       shared: groups of cliques, by their numbers, that have the same potential.
 
     """
     nodes = _check_nodes("sizes", list(sizes), sizes, hidden)
     found: list[tuple[str, ...]] = []
-    for number, clique in enumerate(cliques):
-        if isinstance(clique, str):
-            raise ValueError(f"cliques[{number}]: expected a list of names; got the text {clique!r}")
+    for number, clique in enumerate(_check_list("cliques", cliques)):
+        _check_list(f"cliques[{number}]", clique)
         _check_members(f"cliques[{number}]", clique, sizes)
         if not clique or any(set(clique) == set(other) for other in found):
             what = "nothing" if not clique else f"{tuple(clique)} twice"
@@ -135,7 +139,8 @@ def undirected(
         found.append(tuple(clique))
     graph = Graph(nodes, tuple(found), False)
     groups = []
-    for group in shared:
+    for group in _check_list("shared", shared):
+        _check_list("shared", group)
         groups.append(tuple(check_integer("shared", number, 0, len(found) - 1) for number in group))
     return _with_shared(graph, groups)
 
@@ -143,8 +148,9 @@ def undirected(
 def _check_nodes(
     argument: str, names: list[str], sizes: Mapping[str, int], hidden: Collection[str]
 ) -> tuple[Node, ...]:
-    if isinstance(hidden, str):
-        raise ValueError(f"hidden: expected a list of names; got the text {hidden!r}")
+    _check_list("hidden", hidden)
+    if not isinstance(sizes, Mapping):
+        raise ValueError(f"sizes: expected the number of values of every node, by name; got {type(sizes).__name__}")
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"{argument}: expected names (text); got {name!r}")
@@ -153,22 +159,38 @@ def _check_nodes(
     for argument, given in (("sizes", sizes), ("hidden", hidden)):
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
-            raise ValueError(f"{argument}: expected names of nodes; got {unknown!r}")
+            raise ValueError(
+                f"{argument}: expected names of nodes ({_shorten(names)}); got {unknown!r}. The nodes of a directed "
+                "graph are those that `parents` has a list for, roots with []"
+            )
     if not names:
         raise ValueError(f"{argument}: expected at least one node; got none")
     return tuple(Node(name, check_integer(f"sizes[{name!r}]", sizes[name], 2), name in set(hidden)) for name in names)
 
 
+def _check_list(where: str, given: Any) -> Any:
+    """Return what can be walked over, and is no text."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        what = f"the text {given!r}" if isinstance(given, str) else type(given).__name__
+        raise ValueError(f"{where}: expected a list; got {what}")
+    return given
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+
+
 def _check_members(where: str, members: Sequence[str], sizes: Mapping[str, int], child: str | None = None) -> None:
-    unknown = next((name for name in members if name not in sizes), None)
+    unknown = next((name for name in members if not isinstance(name, str) or name not in sizes), None)
     if unknown is not None:
-        raise ValueError(f"{where}: expected names of nodes; got {unknown!r}")
+        raise ValueError(f"{where}: expected names of nodes ({_shorten(list(sizes))}); got {unknown!r}")
     if len(set(members)) != len(members) or child in members:
         raise ValueError(f"{where}: expected different nodes; got {list(members)}")
 
 
 def _with_shared(graph: Graph, groups: list[tuple[int, ...]]) -> Graph:
     seen: set[int] = set()
+    groups = [group for group in groups if group]
     for group in groups:
         shapes = {graph.shapes[number] for number in group}
         if len(shapes) > 1:

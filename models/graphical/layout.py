@@ -4,7 +4,7 @@ Everything that depends on the graph is an array, so another graph with the same
 compiled for this one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,8 +13,25 @@ import numpy as np
 from latensor.models.graphical.plan import Plan, Views
 from latensor.models.graphical.structure import are_separated, copies, is_leaf_clique
 
+LARGEST_TABLE = 2**16
+"""Views of a set are counted in one table of at most this many cells. Beyond it, samples are read one by one."""
+
 Pair = tuple[str, str]
 """A hidden and an observed variable."""
+
+
+class Regression(NamedTuple):
+    """Pairs whose tables are found by regression on the same view of a triple."""
+
+    pairs: tuple[Pair, ...]
+    view: int
+    """The place of the view in the triple: of the first candidate."""
+    triples: np.ndarray
+    """The number of that triple, for each pair."""
+    columns: np.ndarray
+    """The column of each variable."""
+    references: np.ndarray
+    """The columns of the view, `(pairs, g)`; −1 is padding."""
 
 
 class TripleBatch(NamedTuple):
@@ -34,10 +51,15 @@ class TripleBatch(NamedTuple):
     """The place in `hidden` of each of these pairs."""
     start: np.ndarray
     """The first row of the pair in each candidate of its hidden variable, `(pairs, candidates)`."""
-    regressed: tuple[tuple[Pair, int], ...]
-    """Pairs whose tables are not, and the view of the first candidate that they are regressed on."""
+    regressed: tuple["Regression", ...]
+    """Pairs whose tables are not."""
     known: tuple[Pair, ...]
     """Pairs that are always equal: their tables are identity matrices."""
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """All pairs whose tables are found here, in the order of the tables."""
+        return (*self.read, *(pair for part in self.regressed for pair in part.pairs), *self.known)
 
 
 class SetBatch(NamedTuple):
@@ -50,6 +72,10 @@ class SetBatch(NamedTuple):
     """For each position the columns of the views, `(sets, v)`; −1 is padding."""
     tables: tuple[np.ndarray, ...]
     """The numbers of their tables among those of the same number of states."""
+    kept: tuple[int, ...]
+    """For each position, how many of its views are in the table of the sets' views: as many as leave it small."""
+    is_whole: bool
+    """Whether that table has all views and is small: it then stands for the samples."""
 
 
 class Layout(NamedTuple):
@@ -83,13 +109,12 @@ def make_layout(plan: Plan) -> Layout:
     triples = tuple(_triple_batch(plan, k, views, needed, columns, size) for k, views in sorted(by_states.items()))
     numbers: dict[Pair, tuple[int, int]] = {}
     for batch in triples:
-        pairs = [*batch.read, *(pair for pair, _ in batch.regressed), *batch.known]
-        numbers |= {pair: (batch.num_states, number) for number, pair in enumerate(pairs)}
+        numbers |= {pair: (batch.num_states, number) for number, pair in enumerate(batch.pairs)}
     for views in plan.views:
         if views.like is not None:
             for leaf, other in _shared_leaves(plan, views.hidden, views.like):
                 numbers[views.hidden, leaf] = numbers[views.like, other]
-    return Layout(size, graph.sizes, columns, triples, numbers, _set_batches(plan, numbers, columns))
+    return Layout(size, graph.sizes, columns, triples, numbers, _set_batches(plan, numbers, columns, size))
 
 
 def leaf_pair(plan: Plan, clique: tuple[str, ...]) -> Pair:
@@ -157,7 +182,8 @@ def _triple_batch(
     groups = [_pad([[columns[name] for name in triple[g]] for triple in found]) if found else none for g in range(3)]
     offsets = np.cumsum([0, *(size * group.shape[1] for group in groups)])
 
-    read, owner, start, regressed, known = [], [], [], [], []
+    read, owner, start, known = [], [], [], []
+    regressed: dict[int, list[tuple[Pair, int]]] = {}
     for number, name in enumerate(hidden):
         mine = found[first[number] : first[number] + count[number]]
         for leaf in needed[name]:
@@ -169,7 +195,7 @@ def _triple_batch(
                 start.append(here)
                 continue
             given = (g for g, group in enumerate(mine[0]) if are_separated(plan.canonical, group, [leaf], [name]))
-            regressed.append(((name, leaf), next(given)))
+            regressed.setdefault(next(given), []).append(((name, leaf), first[number]))
     for views in all_views:
         if views.known is not None:
             known += [(views.hidden, leaf) for leaf in needed[views.hidden] if sizes[leaf] == num_states]
@@ -182,7 +208,16 @@ def _triple_batch(
         tuple(read),
         np.array(owner, np.int32),
         _pad(start) if start else np.zeros((0, 1), np.int32),
-        tuple(regressed),
+        tuple(
+            Regression(
+                tuple(pair for pair, _ in members),
+                view,
+                np.array([triple for _, triple in members], np.int32),
+                np.array([columns[leaf] for (_, leaf), _ in members], np.int32),
+                groups[view][np.array([triple for _, triple in members])],
+            )
+            for view, members in sorted(regressed.items())
+        ),
         tuple(known),
     )
 
@@ -196,7 +231,7 @@ def _row_of(leaf: str, triple: list[tuple[str, ...]], offsets: np.ndarray, size:
 
 
 def _set_batches(
-    plan: Plan, numbers: Mapping[Pair, tuple[int, int]], columns: Mapping[str, int]
+    plan: Plan, numbers: Mapping[Pair, tuple[int, int]], columns: Mapping[str, int], size: int
 ) -> tuple[SetBatch, ...]:
     sizes = plan.canonical.sizes
     by_shape: dict[tuple[int, ...], list[int]] = {}
@@ -210,5 +245,33 @@ def _set_batches(
             views = [(part.hidden[position], part.views[position]) for part in parts]
             at_columns.append(_pad([[columns[leaf] for leaf in group] for _, group in views]))
             at_tables.append(_pad([[numbers[name, leaf][1] for leaf in group] for name, group in views]))
-        batches.append(SetBatch(tuple(subsets), shape, tuple(at_columns), tuple(at_tables)))
+        # A hidden variable needs as many views as tell its states apart, in the sets where it has the fewest values.
+        least = [
+            max(_num_sufficient(sizes, k, part.views[position]) for part in parts) for position, k in enumerate(shape)
+        ]
+        present = tuple(part.shape[1] for part in at_columns)
+        kept = _keep_views(present, least, size + 1)
+        is_whole = kept == present and (size + 1) ** sum(kept) <= LARGEST_TABLE
+        batches.append(SetBatch(tuple(subsets), shape, tuple(at_columns), tuple(at_tables), kept, is_whole))
     return tuple(batches)
+
+
+def _num_sufficient(sizes: Mapping[str, int], num_states: int, views: Sequence[str]) -> int:
+    """Return how many of the first views have enough values together."""
+    values = 1
+    for number, view in enumerate(views, 1):
+        values *= sizes[view]
+        if values >= num_states:
+            return number
+    return len(views)
+
+
+def _keep_views(present: Sequence[int], least: Sequence[int], base: int) -> tuple[int, ...]:
+    """Return how many views of each position are kept, at least `least`, such that the table has few cells."""
+    kept = list(present)
+    while base ** sum(kept) > LARGEST_TABLE:
+        spare = [have - need for have, need in zip(kept, least, strict=True)]
+        if max(spare) <= 0:
+            break
+        kept[spare.index(max(spare))] -= 1
+    return tuple(kept)

@@ -19,7 +19,8 @@ from latensor.moments import Table, map_over_rows
 
 
 @jax.jit
-def _log_likelihood(params: Graphical, codes: Int[Array, "n d"]) -> Float[Array, " n"]:
+def row_log_likelihoods(params: Graphical, codes: Int[Array, "n d"]) -> Float[Array, " n"]:
+    """Return the log-probability of rows of codes, −1 where a value is missing; nothing is checked."""
     split, factors = split_graph(params.graph), factors_of(params)
 
     def block(codes: Array) -> Array:
@@ -48,7 +49,7 @@ def log_likelihood(
     """
     del key
     params, codes, _ = check_pair(params, x, mask=mask)
-    return _log_likelihood(params, codes)
+    return row_log_likelihoods(params, codes)
 
 
 @jax.jit

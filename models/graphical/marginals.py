@@ -14,15 +14,23 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide
-from latensor.decompose import Marginals, Status, composite_likelihood_em_samples
+from latensor.base import divide, machine_epsilon, small_jit
+from latensor.decompose import (
+    Marginals,
+    Status,
+    composite_likelihood_em,
+    composite_likelihood_em_samples,
+    pseudoinverse_marginals,
+)
 from latensor.decompose.internal import to_simplex
-from latensor.models.graphical.moments import take
+from latensor.models.graphical.groups import take
 from latensor.moments import sum_over_rows
 
 MARGINALS = ("likelihood", "pseudoinverse")
 # Limit on the evaluations of the likelihood.
 _EVALUATIONS = 200
+# The gap at which the likelihood of a table counts as maximal: small, since Newton steps on a table cost nothing.
+_TOLERANCE, _ROUNDING = 1e-14, 100
 # Newton steps up to this number of joint states.
 _NEWTON_UP_TO = 256
 
@@ -48,15 +56,67 @@ def _view_likelihoods(codes: Int[Array, "n v"], tables: Float[Array, "v size k"]
     return product
 
 
+def joint_views(tables: Float[Array, "v size k"]) -> Float[Array, "cells k"]:
+    """Return `P(views | h)` for all values of independent views, each of which has one more that stands for missing."""
+    joint = jnp.ones((1, tables.shape[2]), tables.dtype)
+    for table in tables:
+        table = jnp.concatenate([table, jnp.ones((1, table.shape[1]), table.dtype)])
+        joint = (joint[:, None, :] * table[None, :, :]).reshape(-1, table.shape[1])
+    return joint
+
+
+@small_jit(static_argnames=("kept", "method"))
+def table_marginals(
+    counts: Float[Array, "sets ..."],
+    positions: tuple[Position, ...],
+    tables: tuple[Float[Array, "_ size _"], ...],
+    kept: tuple[int, ...],
+    method: str,
+) -> Marginals:
+    """Return the joint distributions of sets of hidden variables from those of their views, `GraphMoments.sets`.
+
+    `kept` is the number of views of each position; other arguments as for `sample_marginals`.
+    """
+
+    def one(given: tuple[Array, tuple[Position, ...]]) -> Marginals:
+        counts, places = given
+        parts = [
+            jnp.where((place.columns >= 0)[:number, None, None], table[place.tables[:number]], 0)
+            for place, table, number in zip(places, tables, kept, strict=True)
+        ]
+        conditionals = [joint_views(part) for part in parts]
+        if method == "likelihood":
+            tol = max(_TOLERANCE, _ROUNDING * machine_epsilon(counts.dtype))
+            return composite_likelihood_em(counts, tuple(conditionals), tol=tol, max_iters=_EVALUATIONS)
+        # Only rows without missing values. Views that are padding are missing everywhere.
+        for axis, (place, number) in enumerate(zip(places, kept, strict=True)):
+            full = jnp.ones(1, bool)
+            for view in range(number):
+                seen = jnp.arange(tables[axis].shape[1] + 1) < tables[axis].shape[1]
+                full = (full[:, None] & (seen == (place.columns[view] >= 0))[None, :]).reshape(-1)
+            conditionals[axis] = jnp.where(full[:, None], conditionals[axis], 0)
+            counts = jnp.where(full.reshape([-1 if other == axis else 1 for other in range(counts.ndim)]), counts, 0)
+        return _as_marginals(pseudoinverse_marginals(counts, tuple(conditionals)), jnp.sum(counts))
+
+    return lax.map(one, (counts, positions))
+
+
+def _as_marginals(sums: Float[Array, "..."], total: Float[Array, ""]) -> Marginals:
+    """Return what inversion gives of sums over rows whose weights have a total."""
+    zero = jnp.zeros((), sums.dtype)
+    status = jnp.where(total > 0, Status.CONVERGED, Status.UNOBSERVED)
+    return Marginals(to_simplex(divide(sums, total)), zero, zero, jnp.int32(0), status.astype(jnp.int32))
+
+
 @partial(jax.jit, static_argnames="method")
-def set_marginals(
+def sample_marginals(
     codes: Int[Array, "n p"],
     weights: Float[Array, " n"],
     positions: tuple[Position, ...],
     tables: tuple[Float[Array, "_ size _"], ...],
     method: str,
 ) -> Marginals:
-    """Return the joint distributions of sets of hidden variables that have the same shape.
+    """Return the joint distributions of sets of hidden variables that have the same shape, from single samples.
 
     Args:
       codes: the data, −1 where a value is missing.
@@ -111,7 +171,4 @@ def _invert(
         width *= table.shape[2]
     sums = sum_over_rows(block, shares, *views, floats_per_row=2 * width)
     shape = tuple(table.shape[2] for table in tables)
-    joint = to_simplex(divide(sums, jnp.sum(shares)).reshape(shape))
-    zero = jnp.zeros((), weights.dtype)
-    status = jnp.where(jnp.sum(shares) > 0, Status.CONVERGED, Status.UNOBSERVED)
-    return Marginals(joint, zero, zero, jnp.int32(0), status.astype(jnp.int32))
+    return _as_marginals(sums.reshape(shape), jnp.sum(shares))

@@ -1,84 +1,89 @@
-"""Moments of views that are groups of observed variables: the indicators of all their values, one after the other.
+"""All that a plan needs to know of the observed variables: moments of groups, and tables of exclusive views."""
 
-A group of variables that is independent of two others given a hidden variable is one view of it. More variables tell
-its states better apart: the leaves of all neighbours of a node, not of one of them.
-"""
-
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, matmul
-from latensor.moments import sum_over_rows
-
-Columns = tuple[Int[Array, " g1"], Int[Array, " g2"], Int[Array, " g3"]]
-"""The columns of three groups of variables; −1 is padding."""
-ManyColumns = tuple[Int[Array, "t g1"], Int[Array, "t g2"], Int[Array, "t g3"]]
-"""Those of many such triples."""
+from latensor.models.checks import check_reals
+from latensor.models.graphical.counts import tables_of_views
+from latensor.models.graphical.groups import GroupMoments, PairMoments, moments_of_groups, moments_of_pairs
+from latensor.models.graphical.layout import Regression, TripleBatch, make_layout
+from latensor.models.graphical.plan import Plan
 
 
-class GroupMoments(NamedTuple):
-    """First, second and third moments of three groups of variables."""
+class GraphMoments(NamedTuple):
+    """All that a plan needs to know of a distribution of the observed variables."""
 
-    first: tuple[Float[Array, " d1"], Float[Array, " d2"], Float[Array, " d3"]]
-    second: tuple[Float[Array, "d1 d2"], Float[Array, "d1 d3"], Float[Array, "d2 d3"]]
-    third: Float[Array, "d1 d2 d3"]
-
-
-def take(codes: Int[Array, "n p"], columns: Int[Array, " g"]) -> Int[Array, "n g"]:
-    """Return some columns of codes; −1 where a value is missing or the column is padding."""
-    return jnp.where(columns[None, :] >= 0, codes[:, jnp.maximum(columns, 0)], -1)
-
-
-def indicators(codes: Int[Array, "n g"], size: int, dtype: jnp.dtype) -> Float[Array, "n d"]:
-    """Return the indicators of the values of a group, `size` for each variable; all zero where one is missing."""
-    values = codes[:, :, None] == jnp.arange(size, dtype=codes.dtype)[None, None, :]
-    return values.reshape(codes.shape[0], -1).astype(dtype)
+    plan: Plan
+    """Static: to JAX it is structure, not data."""
+    triples: tuple[GroupMoments | None, ...]
+    """For hidden variables of each number of states, the moments of their views; `None` without any."""
+    pairs: tuple[tuple[PairMoments, ...], ...]
+    """For each number of states, those of variables that are in no view."""
+    sets: tuple[Float[Array, "sets ..."] | None, ...]
+    """For sets of hidden variables of each shape, the joint distributions of their exclusive views: one axis per hidden
+    variable, over the values of its views, the last view fastest. Every view has one value more, for missing ones.
+    `None` where the table would be too large: `fit` reads the samples instead."""
+    noise: Float[Array, ""]
+    """One divided by the number of rows, whatever their weights; zero for exact moments."""
 
 
-def _sums(weights: Array, one: Array, two: Array, three: Array) -> GroupMoments:
-    """Return weighted sums over rows of the views and of their products."""
-    weighted = weights[:, None] * one
-    both = (weighted[:, :, None] * two[:, None, :]).reshape(one.shape[0], -1)
-    third = matmul(both.T, three).reshape(one.shape[1], two.shape[1], three.shape[1])
-    return GroupMoments(
-        (jnp.sum(weighted, axis=0), matmul(weights, two), matmul(weights, three)),
-        (matmul(weighted.T, two), matmul(weighted.T, three), matmul((weights[:, None] * two).T, three)),
-        third,
+class GraphData(NamedTuple):
+    """Data that were checked against a graph."""
+
+    codes: Int[Array, "n p"]
+    """One row per sample, −1 where a value is missing."""
+    weights: Float[Array, " n"]
+    """Of the rows; they sum to one."""
+    noise: Float[Array, ""]
+    """One divided by the number of samples; of weighted ones, by that of as many equal ones as say as much."""
+
+
+def data_moments(plan: Plan, data: GraphData, complete: bool) -> GraphMoments:
+    """Return the moments of data; `complete` says that no value is missing."""
+    layout, (codes, weights, _) = make_layout(plan), data
+    size = layout.size
+
+    def triples(batch: TripleBatch) -> GroupMoments:
+        one, two, three = map(jnp.asarray, batch.columns)
+        return moments_of_groups(codes, weights, (one, two, three), size, complete)
+
+    def pairs(part: Regression) -> PairMoments:
+        variables, references = jnp.asarray(part.columns), jnp.asarray(part.references)
+        return moments_of_pairs(codes, weights, variables, references, size, complete)
+
+    return GraphMoments(
+        plan,
+        tuple(triples(batch) if batch.hidden else None for batch in layout.triples),
+        tuple(tuple(pairs(part) for part in batch.regressed) for batch in layout.triples),
+        tuple(tables_of_views(codes, weights, layout.sets, size)),
+        jnp.full_like(data.noise, 1 / codes.shape[0]),
     )
 
 
-def group_moments(
-    codes: Int[Array, "n p"], weights: Float[Array, " n"], columns: Columns, size: int, complete: bool
-) -> GroupMoments:
-    """Return the moments of three groups, each entry an average over the rows that have it.
+def check_graph_moments(moments: Any) -> GraphMoments:
+    """Return moments whose arrays have the shapes of their plan, and are finite unless traced."""
+    if not isinstance(moments, GraphMoments) or not isinstance(moments.plan, Plan):
+        name = type(moments).__name__
+        raise ValueError(f"moments: expected GraphMoments, as population_moments gives them; got {name}")
+    expected = jax.eval_shape(_empty_moments, moments.plan)
+    structure: Any = jax.tree.structure(expected)
+    if structure != jax.tree.structure(moments):
+        raise ValueError("moments: expected one array for each part of the plan; some are missing")
+    arrays = []
+    for array, shape in zip(jax.tree.leaves(moments), jax.tree.leaves(expected), strict=True):
+        arrays.append(check_reals("moments", array, len(shape.shape)))
+        if arrays[-1].shape != shape.shape:
+            raise ValueError(f"moments: expected an array of shape {shape.shape}; got {arrays[-1].shape}")
+    dtype = jnp.result_type(*arrays)
+    return jax.tree.unflatten(structure, [array.astype(dtype) for array in arrays])
 
-    Args:
-      codes: one row per sample, −1 where a value is missing.
-      weights: of the rows; they sum to one.
-      columns: the groups.
-      size: number of values that every variable is given room for.
-      complete: whether no value is missing.
 
-    """
-
-    def block(codes: Array, weights: Array) -> tuple[GroupMoments, GroupMoments | None]:
-        groups = [take(codes, part) for part in columns]
-        sums = _sums(weights, *(indicators(group, size, weights.dtype) for group in groups))
-        if complete:
-            return sums, None
-        return sums, _sums(weights, *((group >= 0).astype(weights.dtype) for group in groups))
-
-    width = [size * part.shape[0] for part in columns]
-    sums, seen = sum_over_rows(block, codes, weights, floats_per_row=width[0] * width[1] + sum(width))
-    if seen is None:
-        return sums
-
-    def spread(rates: Array) -> Array:
-        for axis in range(rates.ndim):
-            rates = jnp.repeat(rates, size, axis=axis)
-        return rates
-
-    return jax.tree.map(lambda part, rate: divide(part, spread(rate)), sums, seen)
+def _empty_moments(plan: Plan) -> GraphMoments:
+    layout, codes = make_layout(plan), jnp.zeros((1, len(plan.graph.observed)), jnp.int32)
+    sets = tuple(
+        jnp.zeros((len(batch.subsets), *((layout.size + 1) ** kept for kept in batch.kept))) for batch in layout.sets
+    )
+    return data_moments(plan, GraphData(codes, jnp.ones(1), jnp.ones(())), True)._replace(sets=sets)

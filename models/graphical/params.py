@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from latensor.base import is_concrete
+from latensor.base import is_concrete, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_reals, check_type
 from latensor.models.graphical.graph import Graph
 
@@ -42,6 +42,8 @@ def check_params(params: Any) -> Graphical:
     graph = params.graph
     if not isinstance(graph, Graph):
         raise ValueError(f"params.graph: expected a Graph; got {type(graph).__name__}")
+    if not graph.cliques:
+        raise ValueError("params.graph: expected at least one clique, which has parameters; got none")
     if not isinstance(params.tables, tuple | list):
         raise ValueError(f"params.tables: expected a tuple of tables; got {type(params.tables).__name__}")
     if len(params.tables) != len(graph.cliques):
@@ -93,11 +95,23 @@ def permute(params: Graphical, order: Mapping[str, ArrayLike]) -> Graphical:
     unknown = next((name for name in order if name not in graph.hidden), None)
     if unknown is not None:
         raise ValueError(f"order: expected names of hidden nodes; got {unknown!r}")
-    orders = {name: check_order(given, graph.sizes[name]) for name, given in order.items()}
+    permuted = reorder(params, {name: check_order(given, graph.sizes[name]) for name, given in order.items()})
+    _check_shared(graph, list(permuted.tables))
+    return permuted
+
+
+def reorder(params: Graphical, orders: Mapping[str, Int[Array, " _"]]) -> Graphical:
+    """Return the same model with the values of nodes in another order; nothing is checked."""
     tables = []
-    for clique, table in zip(graph.cliques, params.tables, strict=True):
-        for axis, name in enumerate(clique):
-            table = jnp.take(table, orders[name], axis=axis) if name in orders else table
-        tables.append(table)
-    _check_shared(graph, tables)
-    return Graphical(graph, tuple(tables))
+    for clique, table in zip(params.graph.cliques, params.tables, strict=True):
+        axes = tuple(axis for axis, name in enumerate(clique) if name in orders)
+        tables.append(_reorder(table, axes, tuple(orders[clique[axis]] for axis in axes)) if axes else table)
+    return Graphical(params.graph, tuple(tables))
+
+
+# One compilation for all tables of a shape, whatever the graph.
+@small_jit(static_argnames="axes")
+def _reorder(table: Float[Array, "..."], axes: tuple[int, ...], orders: tuple[Int[Array, " _"], ...]) -> Array:
+    for axis, order in zip(axes, orders, strict=True):
+        table = jnp.take(table, order, axis=axis)
+    return table

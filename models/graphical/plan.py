@@ -1,15 +1,16 @@
 """The plan of an estimate: which observed variables tell what about which hidden ones, from the graph alone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
+import networkx as nx
 
 from latensor.base import check_option
 from latensor.models.graphical.exclusive import choose_exclusive
 from latensor.models.graphical.graph import Graph
-from latensor.models.graphical.structure import canonical_form, is_leaf_clique, sub_neighbourhoods, treewidth
+from latensor.models.graphical.structure import canonical_form, copies, is_leaf_clique, sub_neighbourhoods, treewidth
 from latensor.models.graphical.views import Choice, Group, Layout, Triple, choose_triples, make_layout
 
 # Exact inference up to this treewidth, and with tables of at most this many entries.
@@ -83,16 +84,22 @@ class Plan:
         kind = "a directed" if graph.is_directed else "an undirected"
         counts = f"{len(graph.hidden)} hidden and {len(graph.observed)} observed variables"
         lines = [f"Plan for {kind} graph of {counts}, treewidth at most {self.treewidth}"]
+        shown = {star: name for name, star in self.replaced}
+        shown |= {copy: name for name, _ in self.replaced for copy in copies(name)}
+
+        def show(names: Iterable[str]) -> str:
+            return " ".join(shown.get(name, name) for name in names)
+
         lines += ["Conditional distributions, from three independent views:"]
         for views in self.views:
-            lines.append(f"  {views.hidden} ({sizes[views.hidden]} values): {_sources(views)}")
+            lines.append(f"  {show([views.hidden])} ({sizes[views.hidden]} values): {_sources(views, show)}")
         lines += ["Joint distributions, from exclusive views:"]
         for subset in self.subsets:
-            parts = (f"{name}: {' '.join(group)}" for name, group in zip(subset.hidden, subset.views, strict=True))
-            lines.append(f"  ({' '.join(subset.hidden)})  {'; '.join(parts)}")
+            parts = (f"{show([name])}: {show(group)}" for name, group in zip(subset.hidden, subset.views, strict=True))
+            lines.append(f"  ({show(subset.hidden)})  {'; '.join(parts)}")
         for node, numbers in self.neighbourhoods:
-            parts = (f"({' '.join(self.subsets[number].hidden)})" for number in numbers)
-            lines.append(f"  neighbourhood of {node}: {' '.join(parts) or 'none'}")
+            sets = (f"({show(self.subsets[number].hidden)})" for number in numbers)
+            lines.append(f"  neighbourhood of {show([node])}: {' '.join(sets) or 'none'}")
         return "\n".join([*lines, f"Parameters, by {self.parameters}: {_HOW[self.parameters]}"])
 
 
@@ -113,6 +120,10 @@ def plan(graph: Graph, *, parameters: Literal["auto", "normalize", "likelihood",
         recovered. "auto" takes the likelihood for a treewidth of at most 6 with tables of at most a million entries.
 
     """
+    if not isinstance(graph, Graph):
+        raise ValueError(f"graph: expected a Graph; got {type(graph).__name__}")
+    if not graph.cliques:
+        raise ValueError("graph: expected at least one clique, which has parameters; got none")
     check_option("parameters", parameters, ("auto", *_HOW))
     if parameters != "auto" and graph.is_directed != (parameters == "normalize"):
         allowed = "'normalize'" if graph.is_directed else "'likelihood' or 'pseudolikelihood'"
@@ -135,6 +146,7 @@ def plan(graph: Graph, *, parameters: Literal["auto", "normalize", "likelihood",
     borrowed = {name: leaves for name, (_, leaves) in lenders.items()}
     exclusive = {hidden: choose_exclusive(layout, hidden, triples, borrowed) for hidden in subsets}
     missing = [(hidden, *each) for hidden, chosen in exclusive.items() for each in chosen.missing]
+    _check_shared(canonical.graph, known)
     failed = {name: choice for name, choice in choices.items() if not choice.triples and name not in lenders}
     if failed or missing:
         raise ValueError(_complaint(layout, failed, missing, known))
@@ -142,11 +154,50 @@ def plan(graph: Graph, *, parameters: Literal["auto", "normalize", "likelihood",
     return Plan(graph, canonical.graph, canonical.replaced, tuple(views), chosen, cliques, neighbourhoods, width, how)
 
 
+def allows_exact_inference(graph: Graph, width: int) -> bool:
+    """Return whether sums over all values of the hidden variables are cheap in a graph of this treewidth."""
+    table = max(graph.sizes[name] for name in graph.hidden) ** (width + 1)
+    return width <= _LARGEST_TREEWIDTH and table <= _LARGEST_TABLE
+
+
 def _choose_parameters(graph: Graph, width: int) -> str:
     if graph.is_directed:
         return "normalize"
-    table = max(graph.sizes[name] for name in graph.hidden) ** (width + 1)
-    return "likelihood" if width <= _LARGEST_TREEWIDTH and table <= _LARGEST_TABLE else "pseudolikelihood"
+    return "likelihood" if allows_exact_inference(graph, width) else "pseudolikelihood"
+
+
+def _check_shared(graph: Graph, known: Mapping[str, str]) -> None:
+    """Raise unless the states of hidden variables in the same place of shared cliques are known to correspond.
+
+    The order of the states of a hidden variable is arbitrary; a leaf whose parameters are shared as well tells it.
+    """
+    corresponding = nx.Graph()
+    groups = [[graph.cliques[number] for number in group] for group in graph.shared]
+    for cliques in groups:
+        leaves = [is_leaf_clique(graph, clique) for clique in cliques]
+        if any(leaves):
+            axes = {
+                next((axis for axis, name in enumerate(clique) if name not in graph.hidden), -1) for clique in cliques
+            }
+            if not all(leaves) or len(axes) > 1:
+                names = ", ".join(f"({' '.join(known.get(name, name) for name in clique)})" for clique in cliques)
+                raise ValueError(
+                    "graph: expected shared cliques that are all of one hidden variable and a leaf, in the same order, "
+                    f"or none of them; got {names}"
+                )
+            hidden = [next(name for name in clique if name in graph.hidden) for clique in cliques]
+            nx.add_path(corresponding, hidden)
+    for first, *others in groups:
+        for other in others:
+            for one, two in zip(first, other, strict=True):
+                if one == two or not {one, two} <= set(graph.hidden) or {one, two} <= set(known):
+                    continue
+                if one not in corresponding or two not in nx.node_connected_component(corresponding, one):
+                    raise ValueError(
+                        f"graph: expected hidden variables in the same place of shared cliques to have leaves that "
+                        f"share their parameters too, which tell whose states correspond; got {one!r} and {two!r} "
+                        "without such leaves"
+                    )
 
 
 def _lenders(layout: Layout, bottlenecks: set[str]) -> dict[str, tuple[str, Group]]:
@@ -190,13 +241,13 @@ def _subsets(
     return list(numbers), tuple(cliques), tuple(neighbourhoods)
 
 
-def _sources(views: Views) -> str:
+def _sources(views: Views, show: Callable[[Iterable[str]], str]) -> str:
     if views.known is not None:
-        return f"the observed {views.known} itself"
+        return "observed"
     if views.like is not None:
         return f"those of {views.like}, which has the same parameters"
     more = f"  (or {len(views.triples) - 1} more)" if len(views.triples) > 1 else ""
-    return " | ".join(" ".join(group) for group in views.triples[0]) + more
+    return " | ".join(show(group) for group in views.triples[0]) + more
 
 
 def _complaint(
@@ -209,11 +260,13 @@ def _complaint(
     lacks: dict[str, list[str]] = {}
     for name, choice in failed.items():
         views = f"{choice.num_views} independent view{'' if choice.num_views == 1 else 's'}"
-        why = "" if choice.num_views < 3 else f" with too few values to tell its {layout.graph.sizes[name]} apart"
+        why = (
+            "" if choice.num_views < 3 else f" with too few values to tell its {layout.graph.sizes[name]} states apart"
+        )
         lacks.setdefault(name, []).append(f"{views}{why}, so it is not a bottleneck")
     for subset, name, count in missing:
         nodes = " ".join(known.get(member, member) for member in subset)
-        why = f" with enough values to tell its {layout.graph.sizes[name]} apart" if count else ""
+        why = f" with enough values to tell its {layout.graph.sizes[name]} states apart" if count else ""
         lacks.setdefault(name, []).append(f"no exclusive view{why} in ({nodes})")
     named = [f"{name!r}: {'; '.join(what[: _MOST_NAMED + 1])}" for name, what in list(lacks.items())[:_MOST_NAMED]]
     rest = f". {len(lacks) - _MOST_NAMED} more hidden variables lack views" if len(lacks) > _MOST_NAMED else ""

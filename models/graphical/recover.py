@@ -63,7 +63,7 @@ class Recovered(NamedTuple):
 class _Stacked(NamedTuple):
     """As `Recovered`, but with one array per shape of tables: hundreds of small outputs take long to compile."""
 
-    stacks: tuple[Float[Array, "cliques ..."], ...]
+    stacks: tuple[Float[Array, "_ ..."], ...]
     gradient_norm: Float[Array, ""]
     num_iters: Int[Array, ""]
     status: Int[Array, ""]

@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, smallest_normal
+from latensor.base import divide, small_jit, smallest_normal
 from latensor.decompose import Status
 from latensor.models.graphical.alignment import Tables
-from latensor.models.graphical.graph import Graph
 from latensor.models.graphical.layout import Layout, leaf_pair
+from latensor.models.graphical.order import own_margins
 from latensor.models.graphical.params import Graphical
 from latensor.models.graphical.plan import Plan
-from latensor.models.graphical.recover import maximize_likelihood, maximize_pseudolikelihood
+from latensor.models.graphical.recover import Recovered, maximize_likelihood, maximize_pseudolikelihood
 from latensor.models.graphical.stars import hidden_cliques, star_nodes
+from latensor.models.graphical.unaries import add_unaries
 
 Joints = Mapping[int, Float[Array, "..."]]
 """The joint distribution of every subset of a plan, by its number."""
@@ -30,26 +31,44 @@ class Parameters(NamedTuple):
     status: Int[Array, ""]
 
 
-def recover(plan: Plan, layout: Layout, tables: Tables, joints: Joints, number: Float[Array, ""]) -> Parameters:
-    """Return the parameters of a plan's graph; `number` is that of the samples, infinite for exact distributions."""
+def recover(
+    plan: Plan,
+    layout: Layout,
+    tables: Tables,
+    joints: Joints,
+    probabilities: Mapping[str, Float[Array, " _"]],
+    noise: Float[Array, ""],
+) -> Parameters:
+    """Return the parameters of a plan's graph.
+
+    Estimates that were projected have exact zeros, which rule samples out that others have, and which EM never leaves:
+    half a sample is added to every cell.
+
+    Args:
+      plan: the plan.
+      layout: the same as arrays.
+      tables: `P(x | h)`.
+      joints: the joint distributions of the plan's subsets.
+      probabilities: `P(h)`.
+      noise: one divided by the number of samples, or zero.
+
+    """
     graph = plan.canonical
     leaves = {
-        number: _leaf_table(plan, layout, tables, number) for number, subset in enumerate(plan.cliques) if subset < 0
+        number: _leaf_table(plan, layout, tables, number, probabilities, noise)
+        for number, subset in enumerate(plan.cliques)
+        if subset < 0
     }
-    joints = _average_shared(plan, joints)
     if graph.is_directed:
+        joints = {subset: _smooth(joint, noise) for subset, joint in _average_shared(plan, joints).items()}
         found = {number: _normalize(joints[subset]) for number, subset in enumerate(plan.cliques) if subset >= 0}
         norm, num_iters, status = None, jnp.int32(0), jnp.int32(Status.CONVERGED)
     else:
-        # No potentials have a probability of zero.
-        joints = {subset: _smooth(joint, number) for subset, joint in joints.items()}
-        if plan.parameters == "pseudolikelihood":
-            best = maximize_pseudolikelihood(graph, _stars(plan, joints))
-        else:
-            best = maximize_likelihood(graph, [joints[plan.cliques[number]] for number in hidden_cliques(graph)])
-        found = dict(zip(hidden_cliques(graph), best.tables, strict=True))
+        # Shared potentials need no averages: the gradient by them is a sum over their cliques.
+        joints = {subset: _smooth(joint, noise) for subset, joint in joints.items()}
+        best, found, bases = _maximize(plan, joints)
         leaves = {number: jnp.log(jnp.maximum(part, smallest_normal(part.dtype))) for number, part in leaves.items()}
-        leaves |= _priors(plan, joints, leaves)
+        leaves = {number: _add_base(plan, number, part, bases) for number, part in leaves.items()}
         norm, num_iters, status = best.gradient_norm, best.num_iters, best.status
     every = found | leaves
     place = {clique: number for number, clique in enumerate(graph.cliques)}
@@ -58,12 +77,19 @@ def recover(plan: Plan, layout: Layout, tables: Tables, joints: Joints, number: 
     return Parameters(Graphical(plan.graph, tuple(every[number] for number in chosen)), norm, num_iters, status)
 
 
-def _leaf_table(plan: Plan, layout: Layout, tables: Tables, number: int) -> Float[Array, "_ _"]:
+def _leaf_table(
+    plan: Plan,
+    layout: Layout,
+    tables: Tables,
+    number: int,
+    probabilities: Mapping[str, Float[Array, " _"]],
+    noise: Float[Array, ""],
+) -> Float[Array, "_ _"]:
     """Return `P(x | h)` of a clique with a leaf, its axes in the clique's order."""
     clique = plan.canonical.cliques[number]
     pair = leaf_pair(plan, clique)
     k, place = layout.numbers[pair]
-    table = tables[k][place, : layout.sizes[pair[1]]]
+    table = _smooth_columns(tables[k][place, : layout.sizes[pair[1]]], probabilities[pair[0]], noise)
     return table if clique[0] == pair[1] else table.T
 
 
@@ -78,54 +104,78 @@ def _average_shared(plan: Plan, joints: Joints) -> dict[int, Array]:
     return averaged
 
 
+# One compilation for all graphs with cliques of a shape, as below.
+@small_jit
 def _normalize(joint: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return `P(child | parents)`; even where the parents' values never occur together."""
     return divide(joint, jnp.sum(joint, axis=0, keepdims=True), 1 / joint.shape[0])
 
 
-def _smooth(joint: Float[Array, "..."], number: Float[Array, ""]) -> Float[Array, "..."]:
+@small_jit
+def _smooth_columns(
+    table: Float[Array, "d k"], states: Float[Array, " k"], noise: Float[Array, ""]
+) -> Float[Array, "d k"]:
+    """Return `P(x | h)` with half a sample more in each cell, spread as `P(x)` and evenly."""
+    d = table.shape[0]
+    share = divide(d * noise, d * noise + 2 * states, 1.0)[None, :]
+    overall = jnp.sum(table * states[None, :], axis=1, keepdims=True)
+    return (1 - share) * table + share * (overall + 1 / d) / 2
+
+
+@small_jit
+def _smooth(joint: Float[Array, "..."], noise: Float[Array, ""]) -> Float[Array, "..."]:
     """Return a joint distribution with half a sample more in each cell, spread as if its variables were independent."""
     independent = jnp.ones_like(joint)
     for axis in range(joint.ndim):
         others = tuple(other for other in range(joint.ndim) if other != axis)
         independent = independent * jnp.sum(joint, axis=others, keepdims=True)
     even = jnp.full_like(joint, 1 / joint.size)
-    share = joint.size / (joint.size + 2 * number)
+    share = joint.size * noise / (joint.size * noise + 2)
     return (1 - share) * joint + share * (independent + even) / 2
 
 
-def _priors(plan: Plan, joints: Joints, leaves: Mapping[int, Array]) -> dict[int, Array]:
-    """Return leaf tables that also hold `log P(h)`, for hidden variables that are in no other clique."""
-    graph = plan.canonical
-    inner = {name for number in hidden_cliques(graph) for name in graph.cliques[number]}
-    found = {}
-    for number, clique in enumerate(graph.cliques):
-        if plan.cliques[number] >= 0:
-            continue
-        hidden, _ = leaf_pair(plan, clique)
-        if hidden in inner:
-            continue
-        inner.add(hidden)
-        joint = next(joints[n] for n, subset in enumerate(plan.subsets) if subset.hidden == (hidden,))
-        prior = jnp.log(jnp.maximum(joint, smallest_normal(joint.dtype)))
-        found[number] = leaves[number] + (prior[None, :] if clique[1] == hidden else prior[:, None])
-    return found
+def _maximize(plan: Plan, joints: Joints) -> tuple[Recovered, dict[int, Array], dict[int, Array]]:
+    """Return the maximum, the log-potentials of hidden cliques, and what is added to the tables of leaves."""
+    augmented = add_unaries(plan)
+    if not hidden_cliques(augmented.graph):
+        # Nothing but observed variables that stand alone.
+        zero = jnp.zeros((), jnp.result_type(*joints.values()))
+        return Recovered((), zero, jnp.int32(0), jnp.int32(Status.CONVERGED)), {}, {}
+    margins = own_margins(plan, joints)
+    if plan.parameters == "pseudolikelihood":
+        best = maximize_pseudolikelihood(augmented.graph, _stars(plan, joints, margins))
+    else:
+        cliques = [joints[plan.cliques[number]] for number in hidden_cliques(plan.canonical)]
+        best = maximize_likelihood(augmented.graph, [*cliques, *(margins[name] for name in augmented.hidden)])
+    tables = dict(zip(hidden_cliques(augmented.graph), best.tables, strict=True))
+    bases: dict[int, Array] = {}
+    place = len(plan.canonical.cliques)
+    for unary in augmented.unaries:
+        bases |= dict.fromkeys(unary.leaves, tables[place] / unary.num_leaves)
+        place += len(unary.hidden)
+    return best, {number: tables[number] for number in hidden_cliques(plan.canonical)}, bases
 
 
-def _stars(plan: Plan, joints: Joints) -> list[Float[Array, "..."]]:
+def _add_base(plan: Plan, number: int, table: Float[Array, "_ _"], bases: Mapping[int, Array]) -> Float[Array, "_ _"]:
+    """Return the table of a leaf with a function of its hidden variable added, where there is one."""
+    if number not in bases:
+        return table
+    clique = plan.canonical.cliques[number]
+    hidden, _ = leaf_pair(plan, clique)
+    return table + (bases[number][None, :] if clique[1] == hidden else bases[number][:, None])
+
+
+def _stars(plan: Plan, joints: Joints, margins: Mapping[str, Float[Array, " _"]]) -> list[Float[Array, "..."]]:
     """Return `P(a, N(a)) = P(a) Π_B P(B | a)` of every hidden variable, its neighbours in the order of the graph."""
     stars = []
     for neighbourhood, axes in zip(plan.neighbourhoods, star_nodes(plan.canonical), strict=True):
-        stars.append(_star(plan.canonical, axes, [(plan.subsets[n].hidden, joints[n]) for n in neighbourhood.subsets]))
+        parts = [(plan.subsets[n].hidden, joints[n]) for n in neighbourhood.subsets]
+        stars.append(_star(axes, parts) if parts else margins[axes[0]])
     return stars
 
 
-def _star(
-    graph: Graph, axes: tuple[str, ...], parts: list[tuple[tuple[str, ...], Float[Array, "..."]]]
-) -> Float[Array, "..."]:
+def _star(axes: tuple[str, ...], parts: list[tuple[tuple[str, ...], Float[Array, "..."]]]) -> Float[Array, "..."]:
     node = axes[0]
-    if not parts:
-        return jnp.full(graph.sizes[node], 1 / graph.sizes[node])
     margins = [jnp.sum(joint, axis=tuple(range(1, joint.ndim))) for _, joint in parts]
     star, names = jnp.mean(jnp.stack(margins), axis=0), [node]
     for (hidden, joint), margin in zip(parts, margins, strict=True):

@@ -72,7 +72,7 @@ def stack_cliques(graph: Graph) -> tuple[tuple[tuple[int, ...], Int[np.ndarray, 
     )
 
 
-def unstack_cliques(graph: Graph, stacks: Sequence[Float[Array, "cliques ..."]]) -> tuple[Float[Array, "..."], ...]:
+def unstack_cliques(graph: Graph, stacks: Sequence[Float[Array, "_ ..."]]) -> tuple[Float[Array, "..."], ...]:
     """Return the tables of the hidden cliques, in the order of the graph, from one array per shape."""
     tables: dict[int, Array] = {}
     for (places, _), stack in zip(stack_cliques(graph), stacks, strict=True):

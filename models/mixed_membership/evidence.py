@@ -4,11 +4,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, machine_epsilon, matmul, small_jit
-from latensor.models.evidence import Evidence, after, choose_rows, draw_halves, effective_rows, judge_gain
+from latensor.base import divide, matmul, small_jit
+from latensor.models.evidence import (
+    Evidence,
+    after,
+    choose_rows,
+    draw_halves,
+    effective_rows,
+    judge_gain,
+    last_singular_vectors,
+)
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.moments import variable_rates
@@ -57,8 +64,7 @@ def _pair_rank(key: Array, table: Table, modes: Modes, concentration: Float[Arra
     """Return `Evidence.rank` for the pair moment `M₁₂ = E[b₁⊗b₂] − α₀/(α₀+1) E b₁⊗E b₂` of two modes.
 
     Its k-th singular vectors `u, v` in each half of the samples are looked at in the other half: `uᵀM₁₂v` is a mean
-    over samples there. What `v` has of the directions before it is taken out first, as in `last_direction`. Missing
-    entries count as zero, divided by their rates.
+    over samples there. Missing entries count as zero, divided by their rates.
     """
     weights = average_weights(table.row_weights, table.num_rows, concentration.dtype)
     halves = draw_halves(key, table.num_rows)
@@ -78,17 +84,7 @@ def _pair_rank(key: Array, table: Table, modes: Modes, concentration: Float[Arra
     k, total = concentration.shape[0], jnp.sum(concentration)
     shrink = total / (total + 1)
     corrected = raw - shrink * left[:, :, None] * right[:, None, :]
-    # LAPACK may hang on a NaN.
-    corrected = jnp.where(jnp.all(jnp.isfinite(corrected)), corrected, jnp.nan_to_num(raw) * 0)
-
-    def last_vectors(pair: tuple[Array, Array]) -> tuple[Array, Array]:
-        u, values, v = jnp.linalg.svd(pair[0], full_matrices=False)
-        usable = jnp.where(values > machine_epsilon(values.dtype) * values[0], values, 0)
-        common = divide(matmul(u[:, : k - 1].T, matmul(pair[1], v[k - 1])), usable[: k - 1])
-        # Where one half has nothing in this direction, there is none.
-        return jnp.where(usable[k - 1] > 0, u[:, k - 1], 0), v[k - 1] - matmul(common, v[: k - 1])
-
-    u, v = lax.map(last_vectors, (corrected, corrected[::-1]))
+    u, v = last_singular_vectors(corrected, k)
 
     def forms(rows: Table) -> Float[Array, "n 2"]:
         a, b = features(rows)

@@ -15,7 +15,8 @@ import pytest
 from latensor.models.results import Fit, LogLikelihood, Refined, Sample
 from latensor.moments.internal import Rows
 from tests.models.contract_entry import cast, draw
-from tests.models.contract_models import MODELS, VARIANTS
+from tests.models.contract_models import MODELS
+from tests.models.contract_variants import VARIANTS
 
 REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
 # The positional arguments of every verb; the required ones and those that only some models have.
@@ -37,18 +38,22 @@ RESULTS = {
 DATA_KEYWORDS = ("mask", "lengths", "num_words", "num_symbols", "variables", "row_weights")
 # Keywords whose default is the model's own: its methods, what they need, and what length is usual.
 OWN_DEFAULTS = ("method", "num_restarts", "length")
+# The components of the contract in another order: `Model.order` says it to `permute`.
 ORDER = np.array([2, 0, 1])
 # Of importance samplers: few, since accuracy is tested elsewhere.
 NUM_DRAWS = 20
 
 
 def verbs_of(model):
-    """Return the names of the functions of a model's package."""
-    return [name for name in model.module.__all__ if inspect.isfunction(getattr(model.module, name))]
+    """Return the names of the verbs of a model's package."""
+    names = (name for name in model.module.__all__ if name not in model.other_functions)
+    return [name for name in names if inspect.isfunction(getattr(model.module, name))]
 
 
-def positional(verb):
-    return PATTERNS.get(verb, ("params", "x"))
+def positional(model, verb):
+    """Return the arguments that define a verb. A graph says how many components its hidden variables have."""
+    pattern = PATTERNS.get(verb, ("params", "x"))
+    return tuple("graph" if name == "num_components" and model.node else name for name in pattern)
 
 
 def parameters_of(model, verb):
@@ -72,14 +77,16 @@ def some_verbs(argument):
 def call(model, verb, **arguments):
     """Call a verb with those of the arguments, and of the model's options, that it takes."""
     num_samples = model.num_rows if verb == "sample" else NUM_DRAWS
-    available = {"num_components": model.num_components, "num_samples": num_samples, "order": ORDER}
+    components = {"graph" if model.node else "num_components": model.num_components}
+    available = {"num_samples": num_samples, "order": model.order} | components
     available |= model.options | arguments
     taken = {name: available[name] for name in parameters_of(model, verb) if name in available}
     if isinstance(taken.get("x"), Rows):
         # The data carry these.
         taken = {name: value for name, value in taken.items() if name in arguments or name not in DATA_KEYWORDS}
-    positionals = [taken.pop(name) for name in positional(verb)]
-    return getattr(model.module, verb)(*positionals, **taken)
+    positionals = [taken.pop(name) for name in positional(model, verb)]
+    result = getattr(model.module, verb)(*positionals, **taken)
+    return result[model.node] if verb == "posterior" and model.node else result
 
 
 def run(model, verb, key, params, data):

@@ -54,6 +54,16 @@ class Model:
     compiled_tolerance: float = 1e-7
     """How closely `fit` agrees in float64 with itself under `jit` and `vmap`."""
     has_exact_likelihood: bool = True
+    num_components: Any = 3
+    """What `fit` takes in this place; the graph of a graphical model."""
+    order: Any = field(default_factory=lambda: np.array([2, 0, 1]))
+    """What `permute` takes to put the components into this order."""
+    hidden: Callable[[Any], Any] = lambda hidden: hidden
+    """Which hidden variables of a sample `posterior` is about."""
+    node: str | None = None
+    """Where `posterior` is about several hidden variables, by their names, the one that is looked at."""
+    other_functions: tuple[str, ...] = ()
+    """Functions of the package that are no verbs."""
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights(self.params))
@@ -64,10 +74,6 @@ class Model:
     @property
     def module(self) -> Any:
         return importlib.import_module(f"latensor.models.{self.name}")
-
-    @property
-    def num_components(self) -> int:
-        return len(self.weights(self.params))
 
     def __str__(self) -> str:
         return f"{self.name}-{self.variant}" if self.variant else self.name

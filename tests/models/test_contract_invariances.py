@@ -16,7 +16,8 @@ from tests.models.contract import (
     take,
 )
 from tests.models.contract_entry import change
-from tests.models.contract_models import MODELS, VARIANTS
+from tests.models.contract_models import MODELS
+from tests.models.contract_variants import VARIANTS
 
 
 @every_kind

@@ -26,14 +26,14 @@ def test_every_model_has_all_verbs(model):
 @every_verb
 def test_arguments_that_define_a_verb_come_first_and_all_others_by_keyword(model, verb):
     kinds = [(name, parameter.kind) for name, parameter in parameters_of(model, verb).items()]
-    split = len(positional(verb))
-    assert [name for name, _ in kinds[:split]] == list(positional(verb))
+    split = len(positional(model, verb))
+    assert [name for name, _ in kinds[:split]] == list(positional(model, verb))
     assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind in kinds[split:])
 
 
 @every_verb
 def test_keywords_of_the_data_come_before_options(model, verb):
-    keywords = list(parameters_of(model, verb))[len(positional(verb)) :]
+    keywords = list(parameters_of(model, verb))[len(positional(model, verb)) :]
     first = [*DATA_KEYWORDS, "method", "num_restarts", "tol", "max_iters"]
     present = [name for name in first if name in keywords]
     assert keywords[: len(present)] == present

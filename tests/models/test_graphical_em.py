@@ -40,7 +40,7 @@ def expected_counts(params, rows, weights):
 def test_a_step_against_enumeration(name, float64):
     graph, (x, _, weights) = GRAPHS[name], rows_of(name)
     params = random_params(graph)
-    result = refine(params, x, row_weights=weights, max_iters=1, tol=0.0, accelerate=False)
+    result = refine(params, x, row_weights=weights, max_iters=1, tol=0.0, smoothing=0.0, accelerate=False)
     counts = expected_counts(params, x, weights)
     for group in graph.shared:
         total = sum(counts[number] for number in group)
@@ -76,7 +76,7 @@ def test_the_truth_is_a_fixed_point_at_the_population(name, float64):
     params, x = random_params(GRAPHS[name]), all_rows(GRAPHS[name])
     weights = np.exp(log_likelihood(params, x))
     # A traced tolerance may be negative: five steps, even where the objective falls by rounding.
-    result = jax.jit(lambda tol: refine(params, x, row_weights=weights, max_iters=5, tol=tol))(-1e-10)
+    result = jax.jit(lambda tol: refine(params, x, row_weights=weights, max_iters=5, tol=tol, smoothing=0.0))(-1e-10)
     assert result.num_iters == 5
     np.testing.assert_allclose(result.log_likelihood, weights @ np.log(weights), rtol=1e-12)
     for table, expected in zip(result.params.tables, params.tables, strict=True):
@@ -123,7 +123,7 @@ def test_zeros_stay_zeros(float64):
     tables[4] = jnp.asarray([[0.0, 0.3], [0.5, 0.3], [0.5, 0.4]])
     for accelerate in (False, True):
         start = params._replace(tables=tuple(tables))
-        result = refine(start, x, mask=mask, max_iters=9, tol=0.0, accelerate=accelerate)
+        result = refine(start, x, mask=mask, max_iters=9, tol=0.0, smoothing=0.0, accelerate=accelerate)
         for table, before in zip(result.params.tables, tables, strict=True):
             assert np.all((np.asarray(table) == 0) >= (np.asarray(before) == 0))
             np.testing.assert_allclose(np.sum(table, axis=0), 1, rtol=1e-12)
@@ -179,7 +179,7 @@ def test_a_hidden_node_with_nothing_but_leaves_is_a_mixture(float64):
     params = random_params(star)
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, size, 30) for size in (3, 2, 3)], axis=1)
-    result = refine(params, x, max_iters=1, tol=0.0, accelerate=False)
+    result = refine(params, x, max_iters=1, tol=0.0, smoothing=0.0, accelerate=False)
     counts = expected_counts(params, x, np.ones(30))
     after = enumerate_params(result.params)
     for clique, count in zip(star.cliques, counts, strict=True):

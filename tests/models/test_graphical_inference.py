@@ -219,13 +219,36 @@ def test_bad_data_are_named(no_type_checks):
     for data, expected in [
         (x[:, :2], r"x: expected 3 columns, the observed nodes of the graph \(x0, x1, x2\); got 2"),
         (np.where(x == 2, 3, x), "x: expected values from 0 to 2 for x[012] .*; got 3 at row"),
-        (x.astype(float), "x: expected integers.* pass x.astype"),
+        (x + 0.5, r"x: expected whole numbers, .* got \d\.5 at row .*code them as 0, 1, 2"),
+        (np.where(x == 2, np.nan, x), r"x: expected whole numbers, .* got nan at row .*pass mask=~np\.isnan"),
         (Table(x, variables=categorical_variables(3, 2)), "x: expected categorical variables of sizes"),
     ]:
         with pytest.raises(ValueError, match=expected):
             log_likelihood(params, data)
     same = Table(x, variables=categorical_variables(3, 3))
     np.testing.assert_array_equal(log_likelihood(params, same), log_likelihood(params, x))
+    holes = np.where(x == 2, np.nan, x)
+    expected = log_likelihood(params, np.where(x == 2, -1, x))
+    np.testing.assert_array_equal(log_likelihood(params, holes, mask=~np.isnan(holes)), expected)
+
+
+class Frame:
+    """Stands in for a pandas DataFrame: some columns of it are an array."""
+
+    def __init__(self, columns, values):
+        self.columns, self.iloc = columns, values
+
+
+def test_columns_of_a_frame_are_found_by_their_names(no_type_checks):
+    params, (x, mask) = random_params(chain()), some_rows("chain")
+    expected = log_likelihood(params, x, mask=mask)
+    order, labels = [2, 0, 0, 1], ["x2", "x0", "other", "x1"]
+    frame = Frame(labels, np.where(np.arange(4) == 2, 7, np.asarray(x)[:, order]))
+    its = np.asarray(mask)[:, order]
+    np.testing.assert_array_equal(log_likelihood(params, frame, mask=Frame(labels, its)), expected)
+    np.testing.assert_array_equal(log_likelihood(params, frame, mask=its), expected)
+    with pytest.raises(ValueError, match=r"x: expected a column for every observed node .* 'x1' is missing"):
+        log_likelihood(params, Frame(["x0", "y", "x2"], x))
 
 
 def test_too_large_treewidths_are_refused(no_type_checks):
