@@ -28,9 +28,9 @@ from latensor.models.evidence import (
 from latensor.models.graphical.estimate import Found
 from latensor.models.graphical.factors import safe_log
 from latensor.models.graphical.graph import Graph
+from latensor.models.graphical.groups import indicators, spread, take, value_frequencies
 from latensor.models.graphical.layout import make_layout
 from latensor.models.graphical.likelihood import row_log_likelihoods
-from latensor.models.graphical.groups import indicators, spread, take, value_frequencies
 from latensor.models.graphical.moments import GraphData
 from latensor.models.graphical.params import Graphical
 from latensor.models.graphical.plan import Plan, allows_exact_inference

@@ -15,9 +15,9 @@ from jaxtyping import Array, Float
 from latensor.base import einsum, small_jit
 from latensor.models.graphical.elimination import log_partition, make_schedule
 from latensor.models.graphical.factors import IMPOSSIBLE, factors_of, make_evidence, split_graph
+from latensor.models.graphical.groups import GroupMoments, PairMoments
 from latensor.models.graphical.layout import Regression, SetBatch, TripleBatch, make_layout
 from latensor.models.graphical.marginals import joint_views
-from latensor.models.graphical.groups import GroupMoments, PairMoments
 from latensor.models.graphical.moments import GraphMoments
 from latensor.models.graphical.params import Graphical, check_params
 from latensor.models.graphical.plan import Plan
