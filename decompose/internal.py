@@ -8,7 +8,7 @@ from latensor.decompose._efficiency import (
     reduced_pseudoinverse,
 )
 from latensor.decompose._em import EMResult, Evaluation, expectation_maximization
-from latensor.decompose._linalg import inverse_root, pseudoinverse
+from latensor.decompose._linalg import inverse_root, least_squares, pseudoinverse
 from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_operator
 from latensor.decompose._partitioned import line_up
 from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
@@ -31,6 +31,7 @@ __all__ = [
     "finite_status",
     "inverse_root",
     "last_direction",
+    "least_squares",
     "line_up",
     "linear_rate_phi",
     "marginal_variances",

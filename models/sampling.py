@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from latensor.base import check_integer
+from latensor.moments import Variables
 
 # A sample of more numbers than this is 64 GB in float32: no machine that we know draws it at once.
 _MOST_NUMBERS = 1 << 34
@@ -54,3 +55,40 @@ def inverse_cdf(
 def draw_components(key: Array, weights: Float[Array, " k"], num_samples: int) -> Int[Array, " n"]:
     """Return the component of each sample of a mixture."""
     return inverse_cdf(jax.random.uniform(key, (num_samples,), weights.dtype), weights[:, None])
+
+
+def draw_entries(
+    keys: tuple[Array, Array],
+    tables: Float[Array, "rows k"],
+    variances: Float[Array, "r k"] | None,
+    component: Int[Array, "n p"],
+    variables: Variables,
+) -> Num[Array, "n p"]:
+    """Return a table whose entries are drawn from the given components.
+
+    Args:
+      keys: two random keys, for categories and for numbers.
+      tables: blocks of the variables, stacked.
+      variances: of the real variables in each component; `None` if there are none.
+      component: of each entry.
+      variables: what the columns are.
+
+    Returns:
+      int32 codes if all variables are categorical, else floating numbers.
+
+    """
+    dtype, k, real = tables.dtype, tables.shape[1], variables.real
+    key_category, key_noise = keys
+    # A column of probabilities for each variable and component, with zeros below those of fewer categories.
+    size = max(variables.sizes)
+    padded = jnp.zeros((size, variables.num_variables, k), dtype)
+    padded = padded.at[variables.row_categories, variables.row_variables].set(tables)
+    padded = padded.at[0, real].set(1)
+    column = component + k * jnp.arange(variables.num_variables, dtype=jnp.int32)[None, :]
+    codes = inverse_cdf(jax.random.uniform(key_category, component.shape, dtype), padded.reshape(size, -1), column)
+    if variances is None:
+        return codes
+    place, drawn = jnp.arange(real.size)[None, :], component[:, real]
+    noise = jax.random.normal(key_noise, drawn.shape, dtype) * jnp.sqrt(variances)[place, drawn]
+    means = tables[jnp.asarray(variables.offsets[:-1][real])[None, :], drawn]
+    return codes.astype(dtype).at[:, real].set(means + noise)

@@ -1,9 +1,9 @@
 """Moments of data: the first layer, which knows samples and nothing of factors.
 
 Every function takes its data as one argument: an array (complete rows of equal weight), or a data type (`Table`,
-`Documents`, `Sequences`), which also holds a mask of what was observed and one weight per row. Weights make a bootstrap
-a re-weighting of the same rows. Every moment is a sum over rows. Dense forms return `(d, d)` and `(d, d, d)` arrays;
-`contract_…` forms never do.
+`Documents`, `Sequences`, `Labels`), which also holds a mask of what was observed and one weight per row. Weights make a
+bootstrap a re-weighting of the same rows. Every moment is a sum over rows. Dense forms return `(d, d)` and `(d, d, d)`
+arrays; `contract_…` forms never do.
 """
 
 from latensor.moments._cross import CrossMoments, contract_cross_moments, cross_moments
@@ -12,6 +12,7 @@ from latensor.moments._dirichlet import dirichlet_cross_moments
 from latensor.moments._documents import contract_document_moments, document_moments
 from latensor.moments._gamma_poisson import contract_gamma_poisson_moments, gamma_poisson_moments
 from latensor.moments._gaussian import contract_gaussian_moments, gaussian_moments
+from latensor.moments._labels import Labels
 from latensor.moments._moments import Moments
 from latensor.moments._observed import joint_observation_rates, observation_rates
 from latensor.moments._rows import map_over_rows, sum_over_rows
@@ -23,6 +24,7 @@ __all__ = [
     "CrossMoments",
     "Cumulants",
     "Documents",
+    "Labels",
     "Moments",
     "Sequences",
     "Table",

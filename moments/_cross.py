@@ -15,6 +15,7 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,6 +59,35 @@ def cross_sums(weights: Array, first: Array, second: Array, third: Array) -> Any
         (product(weighted, second), product(weighted, third), product(weights[:, None] * second, third)),
         product(weighted, pair).reshape(shape),
     )
+
+
+def feature_moments(
+    features: Callable[..., Any], weights: Float[Array, " n"], *rows: Any, floats_per_row: int
+) -> tuple[CrossMoments, Float[Array, "r1 r2 r3"] | None]:
+    """Return the moments of three sets of features, each entry an average over the rows that observe all its parts.
+
+    Args:
+      features: maps blocks of rows to three pairs `(values (n, r), observed (n, r) or None)`. Values that are not
+        observed are zero; all three are observed everywhere, or none is said to be.
+      weights: of the rows; they sum to one.
+      *rows: what `features` is given blocks of.
+      floats_per_row: see `sum_over_rows`.
+
+    Returns:
+      `CrossMoments`, without a count of what no row observes; and the weight of the rows behind each entry of the third
+      moment, `None` where everything is observed.
+
+    """
+
+    def block(weights: Array, *rows: Any) -> Any:
+        parts = features(*rows)
+        values = cross_sums(weights, *(value for value, _ in parts))
+        seen = [each.astype(weights.dtype) for _, each in parts if each is not None]
+        return values, cross_sums(weights, *seen) if seen else None
+
+    values, counts = sum_over_rows(block, weights, *rows, floats_per_row=floats_per_row)
+    first, second, third = values if counts is None else jax.tree.map(divide, values, counts)
+    return CrossMoments(first, second, third, jnp.int32(0)), None if counts is None else counts[2]
 
 
 def is_categorical(view: Num[Array, "n ..."]) -> bool:

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import as_float, as_int32, check_number, divide, einsum, float_type
-from latensor.moments._cross import CrossMoments, cross_sums
-from latensor.moments._rows import average_weights, sum_over_rows
+from latensor.base import as_float, as_int32, check_number, einsum, float_type
+from latensor.moments._cross import CrossMoments, feature_moments
+from latensor.moments._rows import average_weights
 from latensor.moments._values import check_values, finite_moments
 from latensor.moments._variables import SHARE, Variables
 from latensor.moments.data import Table
@@ -80,26 +80,18 @@ def raw_cross_moments(
 
     Under a mask each entry averages over the samples that observe all of its variables.
     """
-    dtype = table.dtype
-    weights = average_weights(table.row_weights, table.num_rows, dtype)
+    weights = average_weights(table.row_weights, table.num_rows, table.dtype)
 
-    def block(rows: Table, weights: Array) -> Any:
-        features = [row_features(rows, mode) for mode in places]
-        values = cross_sums(weights, *(value for value, _ in features))
-        if rows.mask is None:
-            return values, None
-        return values, cross_sums(weights, *(seen.astype(dtype) for _, seen in features if seen is not None))
+    def features(rows: Table) -> Any:
+        return [row_features(rows, mode) for mode in places]
 
-    width = places[1].shape[0] * places[2].shape[0]
-    floats_per_row = width if table.mask is None else 2 * width
-    values, counts = sum_over_rows(block, table, weights, floats_per_row=floats_per_row)
+    real = [mode >= 0 for mode in places]
+    width = places[1].shape[0] * places[2].shape[0] * (1 if table.mask is None else 2)
+    moments, counts = feature_moments(features, weights, table, floats_per_row=width)
     if counts is None:
-        first, second, third = values
-        return CrossMoments(first, second, third, jnp.int32(0))
-    first, second, third = jax.tree.map(divide, values, counts)
-    real = [(mode >= 0).astype(jnp.int32) for mode in places]
-    padded = real[0][:, None, None] * real[1][None, :, None] * real[2][None, None, :] == 0
-    return CrossMoments(first, second, third, jnp.sum((counts[2] <= 0) & ~padded, dtype=jnp.int32))
+        return moments
+    exists = real[0][:, None, None] & real[1][None, :, None] & real[2][None, None, :]
+    return moments._replace(num_unobserved=jnp.sum((counts <= 0) & exists, dtype=jnp.int32))
 
 
 def correct_dirichlet(raw: CrossMoments, concentration: float | Float[Array, ""]) -> CrossMoments:

@@ -1,6 +1,6 @@
 """Names of this layer that our models need beside the public ones. Not for users: they may change without notice."""
 
-from latensor.moments._cross import count_table, spread_view, table_moments, view_features
+from latensor.moments._cross import count_table, feature_moments, spread_view, table_moments, view_features
 from latensor.moments._cumulants import (
     THIRD_METHODS,
     ContractedCumulants,
@@ -22,6 +22,7 @@ from latensor.moments._documents import (
 )
 from latensor.moments._gamma_poisson import correct_gamma_poisson, gamma_poisson_cumulants
 from latensor.moments._gaussian import correct_gaussian, correct_lifted
+from latensor.moments._labels import as_labels, sum_by_item, sum_by_label, valid_labels
 from latensor.moments._moments import contract_third
 from latensor.moments._noise import NoiseDirections, trace_noise
 from latensor.moments._observed import Centred, centre, residuals, spread
@@ -62,6 +63,7 @@ __all__ = [
     "Rows",
     "Windows",
     "as_documents",
+    "as_labels",
     "as_sequences",
     "as_table",
     "average_weights",
@@ -84,6 +86,7 @@ __all__ = [
     "document_second_moment",
     "document_second_moment_operator",
     "entry_features",
+    "feature_moments",
     "find_windows",
     "finite_moments",
     "flatten_sequences",
@@ -102,8 +105,11 @@ __all__ = [
     "spread",
     "spread_view",
     "spread_words",
+    "sum_by_item",
+    "sum_by_label",
     "table_moments",
     "trace_noise",
+    "valid_labels",
     "view_features",
     "window_table",
     "window_views",

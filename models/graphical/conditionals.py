@@ -1,10 +1,8 @@
 """The conditional distributions of observed variables given one hidden variable, from three views of it.
 
-The views are groups of variables, so their indicators are decomposed as real vectors, in units of `√p` in which all
-entries have sampling noise of similar size. The rows of a variable are then a distribution given each state.
+The views are groups of variables, whose indicators `factor_views` decomposes. The rows of a variable are then a
+distribution given each state.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,73 +10,13 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, matmul, small_jit
-from latensor.decompose import Status, conditionals_from_views, project_columns_to_simplex
-from latensor.decompose.internal import ViewMethod, finite_status, status_if, worst
+from latensor.decompose import project_columns_to_simplex
+from latensor.decompose.internal import ViewMethod
 from latensor.models.graphical.groups import GroupMoments, PairMoments
-from latensor.models.results import Spectrum
+from latensor.models.views import Factored, factor_views
 
 # What is no value of a variable is this far below the others, so that no probability falls to it.
 _NEVER = -1e3
-
-
-class Factored(NamedTuple):
-    """The conditionals of three groups given a hidden variable, whose states are in the same order in all of them."""
-
-    rows: Float[Array, "d k"]
-    """`P(x = value | h)` for all values of all variables of the three groups; not projected."""
-    weights: Float[Array, " k"]
-    """`P(h)`."""
-    spectrum: Spectrum
-    """Of the pair of views that is least clear of its noise, in units of `√p`."""
-    residual: Float[Array, ""]
-    num_iters: Int[Array, ""]
-    status: Int[Array, ""]
-
-
-def _spectrum(pairs: list[Float[Array, "_ _"]], sizes: list[Array], variance: Array, rank: int) -> Spectrum:
-    """Return the spectrum of the pair whose k-th singular value is least above that of noise."""
-    values = jnp.stack([jnp.linalg.svd(pair, compute_uv=False)[:rank] for pair in pairs])
-    # Singular values of a (d1, d2) matrix of noise of variance 1/n end at about (√d1 + √d2)/√n.
-    noise = jnp.stack([jnp.sqrt(sizes[a]) + jnp.sqrt(sizes[b]) for a, b in ((0, 1), (0, 2), (1, 2))])
-    noise = noise * jnp.sqrt(variance)
-    worst = jnp.argmin(divide(values[:, -1], noise, values[:, -1]))
-    return Spectrum(values[worst], noise[worst])
-
-
-def factor_views(
-    key: Array, moments: GroupMoments, variance: Float[Array, ""], rank: int, method: ViewMethod, num_restarts: int
-) -> Factored:
-    """Decompose the moments of three views, whose noise has a `variance` of one divided by the number of samples."""
-    # LAPACK may hang on a NaN, which the status shows all the same.
-    finite = finite_status(moments) == Status.CONVERGED
-    moments = jax.tree.map(lambda part: jnp.where(finite, part, 0), moments)
-    units = [jnp.sqrt(jnp.maximum(mean, 0)) for mean in moments.first]
-    inverse = [divide(1, unit) for unit in units]
-    one, two, three = inverse
-    pairs = [
-        pair * inverse[a][:, None] * inverse[b][None, :]
-        for pair, (a, b) in zip(moments.second, ((0, 1), (0, 2), (1, 2)), strict=True)
-    ]
-    found = conditionals_from_views(
-        key,
-        (one * moments.first[0], two * moments.first[1], three * moments.first[2]),
-        (pairs[0], pairs[1], pairs[2]),
-        moments.third * one[:, None, None] * two[None, :, None] * three[None, None, :],
-        rank,
-        method,
-        categorical=(False, False, False),
-        num_restarts=num_restarts,
-    )
-    rows = [unit[:, None] * part for unit, part in zip(units, found.conditionals, strict=True)]
-    sizes = [jnp.sum(unit > 0).astype(unit.dtype) for unit in units]
-    return Factored(
-        jnp.concatenate(rows),
-        found.weights,
-        _spectrum(pairs, sizes, variance, rank),
-        found.residual,
-        found.num_iters,
-        worst(found.status, status_if(~finite, Status.NON_FINITE)),
-    )
 
 
 @small_jit(static_argnames=("rank", "method", "num_restarts"))

@@ -12,13 +12,14 @@ from latensor.decompose import Marginals
 from latensor.decompose.internal import ViewMethod, finite_status, worst
 from latensor.models.evidence import Evidence
 from latensor.models.graphical.alignment import Tables, align_tables
-from latensor.models.graphical.conditionals import Factored, choose_triples, factor_all, read_tables, regress_tables
+from latensor.models.graphical.conditionals import choose_triples, factor_all, read_tables, regress_tables
 from latensor.models.graphical.layout import Layout, Pair, make_layout
 from latensor.models.graphical.marginals import Position, sample_marginals, table_marginals
 from latensor.models.graphical.moments import GraphData, GraphMoments
 from latensor.models.graphical.order import sort_states, state_probabilities
 from latensor.models.graphical.recovery import recover
 from latensor.models.results import Fit, Spectrum
+from latensor.models.views import Factored
 
 
 class Diagnostics(NamedTuple):

@@ -11,8 +11,9 @@ from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.evidence import Evidence, coincide
 from latensor.models.mixed_membership.options import Options
 from latensor.models.mixed_membership.params import MixedMembership
-from latensor.models.mixed_membership.shares import Scaling, in_original_units
+from latensor.models.mixed_membership.units import in_original_units
 from latensor.models.results import Fit, Spectrum
+from latensor.models.shares import Scaling
 
 # An entry that MELD's last sweep still moves by so much has not settled.
 _MELD_TOLERANCE = 1e-3

@@ -12,8 +12,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, small_jit
+from latensor.models.columns import float_type
 from latensor.models.evidence import choose_rows
-from latensor.models.mixed_membership.data import float_type
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import Fit

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import polygamma
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
-from latensor.base import check_bool, check_number, divide, machine_epsilon, positive_or_one, smallest_normal
+from latensor.base import check_bool, check_number, divide, machine_epsilon, smallest_normal
+from latensor.models.blocks import blend_blocks, normalize_blocks, observed_values, overall_counts, sum_by_row
 from latensor.models.em import em_limits
 from latensor.models.mixed_membership.data import check_pair
-from latensor.models.mixed_membership.factors import normalize_blocks
 from latensor.models.mixed_membership.inference import (
     component_weights,
     entry_likelihoods,
@@ -22,7 +22,6 @@ from latensor.models.mixed_membership.inference import (
     floats_per_row,
     log_memberships,
     log_normalizer,
-    observed_values,
     start_gamma,
     update_gamma,
 )
@@ -30,14 +29,12 @@ from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import Refined
 from latensor.models.variational import LOCAL_UPDATES, variational_em
 from latensor.moments import Table, Variables, map_over_rows, sum_over_rows
-from latensor.moments.internal import average_weights, category_rows, described
+from latensor.moments.internal import average_weights, described
 
 # Newton steps on the concentration in an update, and how often each may be halved.
 _NEWTON_STEPS, _HALVINGS = 3, 10
 # Below this a component is in hardly any row, and `E log g` grows beyond what float32 can add up.
 _SMALLEST_CONCENTRATION = 1e-4
-# A real variable's variance stays above this share of its overall variance.
-_SMALLEST_VARIANCE = 1e-6
 
 
 class _Sums(NamedTuple):
@@ -106,7 +103,7 @@ def _refine(
     variables = described(table)
     weights = average_weights(table.row_weights, table.num_rows, params.tables.dtype)
     floats = floats_per_row(params, table)
-    totals, floor = _overall(table, weights)
+    totals, floor = overall_counts(table, weights)
     if params.variances is not None:
         params = params._replace(variances=jnp.maximum(params.variances, floor))
 
@@ -132,7 +129,7 @@ def _refine(
             concentration = update_prior(concentration, sums.log_mean)
         return MixedMembership(concentration, tables, variances)
 
-    blended = params._replace(tables=_blend(params.tables, totals, smoothing, variables))
+    blended = params._replace(tables=blend_blocks(params.tables, totals, smoothing, variables))
     return variational_em(local, collect, update, params, blended, tol, max_iters)
 
 
@@ -147,53 +144,11 @@ def _row_sums(params: MixedMembership, rows: Table, weights: Float[Array, " n"],
     means = params.tables[variables.offsets[:-1][real]]
     error = x[:, real].astype(dtype)[:, :, None] - means[None, :, :]
     return _Sums(
-        counts=_sum_by_row(explained, x, variables),
+        counts=sum_by_row(explained, x, variables),
         first=jnp.sum(explained[:, real] * error, axis=0),
         second=jnp.sum(explained[:, real] * error**2, axis=0),
         log_mean=jnp.sum(weights[:, None] * log_memberships(gamma), axis=0),
     )
-
-
-def _sum_by_row(values: Float[Array, "n p m"], x: Num[Array, "n p"], variables: Variables) -> Float[Array, "rows m"]:
-    """Add each entry's values up in the stacked row of its category, or in the one row of its real variable."""
-    categorical, real = variables.categorical, variables.real
-    sums = jnp.zeros((variables.num_rows, values.shape[2]), values.dtype)
-    if categorical.size:
-        added = values if not real.size else values[:, categorical]
-        sums = sums.at[category_rows(x, variables)].add(added, mode="drop")
-    if real.size:
-        sums = sums.at[variables.offsets[:-1][real]].set(jnp.sum(values[:, real], axis=0))
-    return sums
-
-
-def _overall(table: Table, weights: Float[Array, " n"]) -> tuple[Float[Array, "rows 1"], Float[Array, " r"]]:
-    """Return the total weight of each stacked row, and the smallest variance that each real variable may have."""
-    variables, dtype = described(table), weights.dtype
-    real = variables.real
-
-    def block(rows: Table, weights: Array) -> tuple[Array, Array, Array]:
-        seen = jnp.ones(rows.x.shape, dtype) if rows.mask is None else rows.mask.astype(dtype)
-        x, seen = observed_values(rows), seen * weights[:, None]
-        values = x[:, real].astype(dtype)
-        first = jnp.sum(seen[:, real] * values, axis=0)
-        return _sum_by_row(seen[:, :, None], x, variables), first, jnp.sum(seen[:, real] * values**2, axis=0)
-
-    totals, first, second = sum_over_rows(block, table, weights, floats_per_row=3 * table.num_dimensions)
-    weight = positive_or_one(totals[variables.offsets[:-1][real], 0])
-    first, second = first / weight, second / weight
-    # Never below the rounding of the entries themselves, so that a variable that is constant does no harm.
-    rounding = machine_epsilon(dtype) ** 2 * second
-    share = _SMALLEST_VARIANCE * jnp.maximum(second - first**2, 0)
-    return totals, jnp.maximum(jnp.maximum(share, rounding), smallest_normal(dtype) ** 0.5)
-
-
-def _blend(
-    tables: Float[Array, "rows k"], totals: Float[Array, "rows 1"], share: Float[Array, ""], variables: Variables
-) -> Float[Array, "rows k"]:
-    """Return tables with a share of the overall frequencies in every categorical block: no category is ruled out."""
-    rows = variables.offsets[:-1][variables.real]
-    overall, _ = normalize_blocks(jnp.broadcast_to(totals, tables.shape), tables, variables)
-    return ((1 - share) * tables + share * overall).at[rows].set(tables[rows])
 
 
 def _update_real(

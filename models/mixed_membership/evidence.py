@@ -1,27 +1,25 @@
 """What the samples say about an estimate: the rank of the pair moment of two modes, and the gain over one component."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, matmul, small_jit
+from latensor.base import divide, small_jit
 from latensor.models.evidence import (
     Evidence,
     after,
     choose_rows,
-    draw_halves,
     effective_rows,
     judge_gain,
-    last_singular_vectors,
 )
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.moments import variable_rates
 from latensor.models.mixed_membership.params import MixedMembership
-from latensor.models.mixed_membership.shares import Scaling, in_original_units
-from latensor.moments import Table, Variables, map_over_rows, sum_over_rows
+from latensor.models.mixed_membership.units import in_original_units
+from latensor.models.pair_rank import pair_rank
+from latensor.models.shares import Scaling
+from latensor.moments import Table, Variables
 from latensor.moments.internal import average_weights, described, row_features
 
 # Rows whose likelihood is compared with that of one component, and draws for each of them.
@@ -63,33 +61,23 @@ def one_component(mean: Float[Array, " rows"], scaling: Scaling | None, variable
 def _pair_rank(key: Array, table: Table, modes: Modes, concentration: Float[Array, " k"]) -> Float[Array, ""]:
     """Return `Evidence.rank` for the pair moment `M₁₂ = E[b₁⊗b₂] − α₀/(α₀+1) E b₁⊗E b₂` of two modes.
 
-    Its k-th singular vectors `u, v` in each half of the samples are looked at in the other half: `uᵀM₁₂v` is a mean
-    over samples there. Missing entries count as zero, divided by their rates.
+    Missing entries count as zero, divided by their rates.
     """
     weights = average_weights(table.row_weights, table.num_rows, concentration.dtype)
-    halves = draw_halves(key, table.num_rows)
     inverse = divide(1, variable_rates(table, weights))[described(table).row_variables]
     scales = tuple(jnp.where(mode >= 0, inverse[jnp.maximum(mode, 0)], 0) for mode in modes)
 
-    def features(rows: Table) -> list[Float[Array, "n r"]]:
-        return [row_features(rows, mode)[0] * scale[None, :] for mode, scale in zip(modes, scales, strict=True)]
+    def features(rows: Table) -> tuple[Float[Array, "n r1"], Float[Array, "n r2"]]:
+        a, b = (row_features(rows, mode)[0] * scale[None, :] for mode, scale in zip(modes, scales, strict=True))
+        return a, b
 
-    def moments(rows: Table, both: Any) -> Any:
-        a, b = features(rows)
-        pairs = [matmul((part[:, None] * a).T, b) for part in both]
-        return jnp.stack(pairs), jnp.stack([matmul(part, a) for part in both]), jnp.stack([matmul(p, b) for p in both])
-
-    width = modes[0].shape[0] + modes[1].shape[0]
-    raw, left, right = sum_over_rows(moments, table, halves.weights(weights), floats_per_row=2 * width)
-    k, total = concentration.shape[0], jnp.sum(concentration)
-    shrink = total / (total + 1)
-    corrected = raw - shrink * left[:, :, None] * right[:, None, :]
-    u, v = last_singular_vectors(corrected, k)
-
-    def forms(rows: Table) -> Float[Array, "n 2"]:
-        a, b = features(rows)
-        return matmul(a, u.T) * matmul(b, v.T)
-
-    constants = shrink * jnp.sum(left[::-1] * u, axis=1) * jnp.sum(right[::-1] * v, axis=1)
-    values = map_over_rows(forms, table, floats_per_row=2 * width) - constants[None, :]
-    return halves.judge(values, weights)
+    total, width = jnp.sum(concentration), modes[0].shape[0] + modes[1].shape[0]
+    return pair_rank(
+        key,
+        features,
+        weights,
+        table,
+        rank=concentration.shape[0],
+        shrink=total / (total + 1),
+        floats_per_row=2 * width,
+    )

@@ -19,6 +19,7 @@ from latensor.decompose import (
     solve_nonnegative_qp,
 )
 from latensor.decompose.internal import line_up
+from latensor.models.blocks import normalize_blocks
 from latensor.models.mixed_membership.moments import Places, pick_moments
 from latensor.models.mixed_membership.options import NONNEGATIVE, Options
 from latensor.models.results import Spectrum
@@ -120,18 +121,6 @@ def _gather_rows(parts: tuple[Array, Array, Array], places: Places, num_rows: in
     sums = jnp.zeros((num_rows + 1, values.shape[1]), values.dtype).at[place].add(values)[:num_rows]
     counts = jnp.zeros(num_rows + 1, values.dtype).at[place].add(1)[:num_rows]
     return sums / jnp.maximum(counts, 1)[:, None]
-
-
-def normalize_blocks(
-    counts: Float[Array, "rows m"], otherwise: Float[Array, "rows m"], variables: Variables
-) -> tuple[Float[Array, "rows m"], Int[Array, ""]]:
-    """Scale the columns of each block to sum to one; empty ones are taken from `otherwise`, and counted."""
-    owner = variables.row_variables
-    totals = jax.ops.segment_sum(counts, owner, variables.num_variables)
-    # A total close to the smallest number counts as zero: its parts may have been rounded to zero.
-    used = totals > smallest_normal(counts.dtype) ** 0.75
-    shares = counts / jnp.where(used, totals, 1)[owner]
-    return jnp.where(used[owner], shares, otherwise), jnp.sum(~used, dtype=jnp.int32)
 
 
 def flat_tables(variables: Variables, num_components: int, dtype: Any) -> Float[Array, "rows k"]:

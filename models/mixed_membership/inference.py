@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma, gammaln
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import einsum, smallest_normal
+from latensor.models.blocks import observed_values
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.variational import iterate_rows
 from latensor.moments import Table, Variables, map_over_rows
@@ -36,11 +37,6 @@ class Entries(NamedTuple):
     observed: Bool[Array, "n p"] | None
     log_scale: Float[Array, " n"]
     """Sum of the logarithms of the observed entries' scales."""
-
-
-def observed_values(rows: Table) -> Num[Array, "n p"]:
-    """Return the entries with zeros where they are not observed: valid codes and finite numbers."""
-    return rows.x if rows.mask is None else jnp.where(rows.mask, rows.x, jnp.zeros((), rows.x.dtype))
 
 
 def entry_likelihoods(params: MixedMembership, rows: Table) -> Entries:

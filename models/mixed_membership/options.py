@@ -9,7 +9,7 @@ import numpy as np
 
 from latensor.base import as_numbers, check_integer, check_option, is_concrete
 from latensor.decompose.internal import VIEW_METHODS, anchor_capacity, check_anchors
-from latensor.models.mixed_membership.shares import as_shares
+from latensor.models.shares import as_shares
 from latensor.moments import Variables
 
 Matching = Literal["procrustes", "angle", "assignment"]

@@ -11,10 +11,11 @@ from jaxtyping import Array, Float
 
 from latensor.base import check_key, einsum, is_concrete, matmul, small_jit
 from latensor.models.checks import check_order, check_reals, check_type
+from latensor.models.columns import check_blocks, check_variables
 from latensor.models.results import Sample
-from latensor.models.sampling import check_num_samples, inverse_cdf
+from latensor.models.sampling import check_num_samples, draw_entries
 from latensor.moments import Moments, Variables
-from latensor.moments.internal import CATEGORICAL, REAL, finite_moments
+from latensor.moments.internal import finite_moments
 
 
 class MixedMembership(NamedTuple):
@@ -29,26 +30,6 @@ class MixedMembership(NamedTuple):
     """Of the real variables in order; `None` if there are none."""
 
 
-def check_variables(variables: Any) -> Variables:
-    """Return a description of categorical and real variables."""
-    fields = variables if isinstance(variables, Variables) else (None, None)
-    if not all(isinstance(field, tuple | list) for field in fields) or len(variables.kinds) != len(variables.sizes):
-        raise ValueError(
-            "variables: expected a latensor.moments.Variables(kinds, sizes), one of each per variable; "
-            f"got {variables!r}"
-        )
-    for j, (kind, size) in enumerate(zip(variables.kinds, variables.sizes, strict=True)):
-        if kind not in (CATEGORICAL, REAL):
-            raise ValueError(f"variables.kinds: expected 'categorical' or 'real'; variable {j} is {kind!r}")
-        if kind == REAL and size != 1:
-            raise ValueError(f"variables.sizes: expected 1 for a real variable; variable {j} has {size}")
-        if kind == CATEGORICAL and size < 2:
-            raise ValueError(
-                f"variables.sizes: expected at least two categories; variable {j} has a single one: leave it out"
-            )
-    return variables
-
-
 def check_params(params: Any, variables: Variables, *, with_variances: bool = True) -> MixedMembership:
     """Return parameters that agree with the description of the variables; `fit_moments` finds no variances."""
     params = check_type(params, MixedMembership)
@@ -60,7 +41,7 @@ def check_params(params: Any, variables: Variables, *, with_variances: bool = Tr
             f"by components; got {tables.shape} (pass variables= if x does not show all categories)"
         )
     if is_concrete(tables):
-        _check_blocks(np.asarray(tables), variables)
+        check_blocks(np.asarray(tables), variables)
     variances = params.variances
     if variances is not None and not variables.real.size:
         raise ValueError("params.variances: expected None where no variable is real")
@@ -80,20 +61,6 @@ def _of_one_type(concentration: Array, tables: Array, variances: Array | None) -
     if variances is not None and variances.dtype != dtype:
         variances = variances.astype(dtype)
     return MixedMembership(concentration, tables, variances)
-
-
-def _check_blocks(tables: np.ndarray, variables: Variables) -> None:
-    codes = np.isin(variables.row_variables, variables.categorical)
-    if codes.any() and tables[codes].min() < 0:
-        raise ValueError(f"params.tables: expected probabilities ≥ 0; got {tables[codes].min()}")
-    sums = np.add.reduceat(tables, variables.offsets[:-1], axis=0)[variables.categorical]
-    if sums.size and np.max(np.abs(sums - 1)) > 1e-3:
-        worst = int(np.argmax(np.max(np.abs(sums - 1), axis=1)))
-        raise ValueError(
-            "params.tables: expected columns of every categorical block to sum to one; those of variable "
-            f"{variables.categorical[worst]} are off by {np.max(np.abs(sums[worst] - 1)):.3g} "
-            "(pass variables= if x does not show all categories)"
-        )
 
 
 def permute(params: MixedMembership, order: ArrayLike) -> MixedMembership:
@@ -131,7 +98,7 @@ def sample(key: Array, params: MixedMembership, num_samples: int, *, variables: 
 @partial(jax.jit, static_argnames=("variables", "num_samples"))
 def _sample(key: Array, params: MixedMembership, variables: Variables, num_samples: int) -> Sample:
     dtype, k, real = params.tables.dtype, params.tables.shape[1], variables.real
-    key_hidden, key_component, key_category, key_noise = jax.random.split(key, 4)
+    key_hidden, key_component, *keys = jax.random.split(key, 4)
     shape = (num_samples, variables.num_variables)
     # Through logarithms: a Gamma variable of a small shape is often below the smallest number.
     concentration = jnp.broadcast_to(params.concentration[None, :].astype(dtype), (num_samples, k))
@@ -141,18 +108,10 @@ def _sample(key: Array, params: MixedMembership, variables: Variables, num_sampl
     uniforms = jax.random.uniform(key_component, shape, dtype)
     component = jnp.sum(uniforms[:, :, None] >= cumulative[:, None, :-1], axis=2, dtype=jnp.int32)
 
-    # A column of probabilities for each variable and component, with zeros below those of fewer categories.
-    size = max(variables.sizes)
-    padded = jnp.zeros((size, variables.num_variables, k), dtype)
-    padded = padded.at[variables.row_categories, variables.row_variables].set(params.tables)
-    padded = padded.at[0, real].set(1)
-    column = component + k * jnp.arange(variables.num_variables, dtype=jnp.int32)[None, :]
-    codes = inverse_cdf(jax.random.uniform(key_category, shape, dtype), padded.reshape(size, -1), column)
     if params.variances is None:
-        return Sample(codes, hidden)
-    rows = jnp.asarray(variables.offsets[:-1][real])[None, :]
-    noise = jax.random.normal(key_noise, (num_samples, real.size), dtype) * jnp.sqrt(params.variances)[None, :]
-    return Sample(codes.astype(dtype).at[:, real].set(params.tables[rows, component[:, real]] + noise), hidden)
+        return Sample(draw_entries((keys[0], keys[1]), params.tables, None, component, variables), hidden)
+    variances = jnp.broadcast_to(params.variances[:, None], (real.size, k))
+    return Sample(draw_entries((keys[0], keys[1]), params.tables, variances, component, variables), hidden)
 
 
 def population_moments(params: MixedMembership, *, variables: Variables) -> Moments:

@@ -13,7 +13,9 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_key, is_concrete, small_jit
 from latensor.decompose import Status
 from latensor.decompose.internal import finite_status, worst
+from latensor.models.blocks import normalize_blocks
 from latensor.models.checks import check_moments
+from latensor.models.columns import check_all_observed, check_table, check_variables, float_type
 from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.mixed_membership.anchors import (
     Groups,
@@ -25,7 +27,7 @@ from latensor.models.mixed_membership.anchors import (
 )
 from latensor.models.mixed_membership.arrange import Diagnostics, Estimate, arrange
 from latensor.models.mixed_membership.concentration import Total, estimate_total, warn_at_limit
-from latensor.models.mixed_membership.data import check_all_observed, check_table, find_missing_together, float_type
+from latensor.models.mixed_membership.data import find_missing_together
 from latensor.models.mixed_membership.evidence import Modes, one_component, weigh_evidence
 from latensor.models.mixed_membership.factors import (
     Factored,
@@ -34,15 +36,14 @@ from latensor.models.mixed_membership.factors import (
     factor_partitions,
     find_concentration,
     flat_tables,
-    normalize_blocks,
     select_moments,
 )
 from latensor.models.mixed_membership.meld import meld
 from latensor.models.mixed_membership.moments import Summary, partition_moments, summarize
 from latensor.models.mixed_membership.options import Matching, Options, check_concentration, check_options
-from latensor.models.mixed_membership.params import MixedMembership, check_variables
-from latensor.models.mixed_membership.shares import share_moments, share_table
+from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import Fit, Spectrum
+from latensor.models.shares import share_moments, share_table
 from latensor.moments import Moments, Table, Variables
 from latensor.moments.internal import described
 

@@ -9,10 +9,11 @@ import numpy as np
 from latensor.decompose import Status
 from latensor.models import graphical
 from latensor.models.graphical import latent_tree
-from latensor.models.graphical.conditionals import Factored, choose_triples
+from latensor.models.graphical.conditionals import choose_triples
 from latensor.models.graphical.evidence import num_parameters
 from latensor.models.graphical.moments import GraphData, data_moments
 from latensor.models.results import Spectrum
+from latensor.models.views import Factored
 from tests.models.test_graphical_moments import random_params, sorted_states
 
 KEY = jax.random.key(0)
