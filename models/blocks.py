@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from latensor.base import machine_epsilon, positive_or_one, smallest_normal
+from latensor.base import machine_epsilon, matmul, positive_or_one, smallest_normal
 from latensor.moments import Table, Variables, sum_over_rows
-from latensor.moments.internal import category_rows, described
+from latensor.moments.internal import CATEGORICAL, category_rows, described
 
 # A real variable's variance stays above this share of its overall variance.
 _SMALLEST_VARIANCE = 1e-6
@@ -72,3 +72,25 @@ def overall_counts(table: Table, weights: Float[Array, " n"]) -> tuple[Float[Arr
     rounding = machine_epsilon(dtype) ** 2 * second
     share = _SMALLEST_VARIANCE * jnp.maximum(second - first**2, 0)
     return totals, jnp.maximum(jnp.maximum(share, rounding), smallest_normal(dtype) ** 0.5)
+
+
+def variable_rates(table: Table, weights: Float[Array, " n"]) -> Float[Array, " p"]:
+    """Return the weighted share of samples that observe each variable."""
+    if table.mask is None:
+        return jnp.ones(table.num_dimensions, weights.dtype)
+
+    def block(rows: Table, weights: Array) -> Array:
+        return matmul(weights, jnp.asarray(rows.mask, weights.dtype))
+
+    return sum_over_rows(block, table, weights, floats_per_row=table.num_dimensions)
+
+
+def count_invalid(rows: Table, variables: Variables) -> Int[Array, ""]:
+    """Return how many observed entries are neither a category code nor, for a share, a finite number."""
+    x: Num[Array, "n p"] = rows.x
+    valid = (x >= 0) & (x < jnp.asarray(variables.sizes, x.dtype)[None, :])
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        is_code = jnp.asarray([kind == CATEGORICAL for kind in variables.kinds])[None, :]
+        valid = jnp.where(is_code, valid & (x == jnp.floor(x)), jnp.isfinite(x))
+    invalid = ~valid if rows.mask is None else ~valid & rows.mask
+    return jnp.sum(invalid, dtype=jnp.int32)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from latensor.base import as_float, divide, einsum, matmul, positive_or_one, small_jit
+from latensor.base import as_float, divide, einsum, matmul, positive_or_one
 from latensor.moments import Moments, Table, Variables, map_over_rows, sum_over_rows
 from latensor.moments.internal import REAL, SHARE, average_weights, described
 
@@ -35,7 +35,7 @@ def as_shares(variables: Variables) -> Variables:
     )
 
 
-def _choose_interval(
+def choose_interval(
     mean: Float[Array, " r"], variance: Float[Array, " r"], num_components: int
 ) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
     """Return where the interval of each real variable begins, and its width.
@@ -82,50 +82,58 @@ def _scale_table(table: Table, num_components: int) -> tuple[Float[Array, "n p"]
     total, rates = sum_over_rows(first_sums, table, weights, floats_per_row=0)
     mean = divide(total, rates)
     variance = divide(sum_over_rows(squares, table, weights, floats_per_row=0), rates)
-    low, width = _choose_interval(mean, variance, num_components)
+    low, width = choose_interval(mean, variance, num_components)
     return map_over_rows(scale, table, weights, floats_per_row=0), Scaling(low, width, variance)
 
 
-def share_moments(
-    moments: Moments, total: Float[Array, ""], variables: Variables, num_components: int
-) -> tuple[Moments, Scaling | None]:
-    """Do to dense moments what `share_table` does to data."""
-    if not variables.real.size:
-        return moments, None
-    return _scale_moments(moments, total, variables, num_components)
+def append_constant(moments: Moments, total: Float[Array, ""] | float) -> Moments:
+    """Return the moments of the same features and of the constant one, as if that were one more variable.
 
-
-@small_jit(static_argnames=("variables", "num_components"))
-def _scale_moments(
-    moments: Moments, total: Float[Array, ""], variables: Variables, num_components: int
-) -> tuple[Moments, Scaling]:
-    """Scale the moments of real variables.
-
-    A share is an affine function of its variable, so its moments need those of the constant one, as if that were one
-    more variable, with `θ = 1` in all components: `Σ_h η_h θ_h = μ/(α₀+1)` and `Σ_h λ_h θ_h⊗θ'_h = 2 M₂/(α₀+2)`.
+    It has `θ = 1` in all components, so that `Σ_h η_h θ_h = μ/(α₀+1)` and `Σ_h λ_h θ_h⊗θ'_h = 2 M₂/(α₀+2)`, where `α₀`
+    is `total`; zero for a mixture.
     """
-    real, d = variables.real, variables.num_rows
-    rows = variables.offsets[:-1][real]
-    # (α₀+1) M₂ has Σ_h a_h θ_h² on its diagonal, for proportions a.
-    spread = (total + 1) * jnp.diagonal(moments.second)[rows] - moments.first[rows] ** 2
-    low, width = _choose_interval(moments.first[rows], spread, num_components)
+    d = moments.first.shape[0]
     first = jnp.concatenate([moments.first, jnp.ones(1, moments.first.dtype)])
     second = jnp.zeros((d + 1, d + 1), first.dtype).at[:d, :d].set(moments.second)
     second = second.at[d, :].set(first / (total + 1)).at[:, d].set(first / (total + 1))
     third = jnp.zeros((d + 1, d + 1, d + 1), first.dtype).at[:d, :d, :d].set(moments.third)
     margin = 2 / (total + 2) * second
-    third = third.at[d].set(margin).at[:, d].set(margin).at[:, :, d].set(margin)
+    return Moments(first, second, third.at[d].set(margin).at[:, d].set(margin).at[:, :, d].set(margin))
 
-    shares = as_shares(variables)
+
+def share_matrix(
+    variables: Variables, low: Float[Array, " r"], width: Float[Array, " r"]
+) -> Float[Array, "rows columns"]:
+    """Return the linear map from the stacked rows of variables, followed by the constant one, to those of shares."""
+    real, d = variables.real, variables.num_rows
+    rows, shares = variables.offsets[:-1][real], as_shares(variables)
     kept = np.isin(variables.row_variables, variables.categorical)
     change = np.zeros((shares.num_rows, d + 1))
     change[np.isin(shares.row_variables, variables.categorical), np.flatnonzero(kept)] = 1
     upper, lower = shares.offsets[:-1][real] + 1, shares.offsets[:-1][real]
-    matrix = jnp.asarray(change, first.dtype)
+    matrix = jnp.asarray(change, low.dtype)
     matrix = matrix.at[upper, rows].set(1 / width).at[upper, d].set(-low / width)
-    matrix = matrix.at[lower, rows].set(-1 / width).at[lower, d].set(1 + low / width)
+    return matrix.at[lower, rows].set(-1 / width).at[lower, d].set(1 + low / width)
+
+
+def transform_moments(matrix: Float[Array, "rows d"], moments: Moments) -> Moments:
+    """Return the moments of linear combinations of features."""
+    third = moments.third
     # One mode after the other: each product is `(rows, d) @ (d, d²)`.
     for _ in range(3):
         third = jnp.moveaxis(einsum("ai,ijl->ajl", matrix, third), 0, 2)
-    scaled = Moments(matmul(matrix, first), matmul(matrix, second, matrix.T), third)
-    return scaled, Scaling(low, width, None)
+    return Moments(matmul(matrix, moments.first), matmul(matrix, moments.second, matrix.T), third)
+
+
+def unscale_tables(
+    tables: Float[Array, "shares k"], scaling: Scaling | None, variables: Variables
+) -> Float[Array, "rows k"]:
+    """Return the blocks of shares as those of the variables: categories as they are, means in their own units."""
+    if scaling is None:
+        return tables
+    shares, real = as_shares(variables), variables.real
+    # The second row of a share is the one of `y` itself.
+    is_real = np.isin(shares.row_variables, real)
+    kept = tables[np.flatnonzero(~is_real | (shares.row_categories == 1))]
+    rows = variables.offsets[:-1][real]
+    return kept.at[rows].set(scaling.low[:, None] + scaling.width[:, None] * kept[rows])

@@ -16,6 +16,7 @@ from latensor.base import divide, einsum, machine_epsilon, matmul, positive_or_o
 from latensor.decompose import Status, conditionals_from_views, nonnegative_cp
 from latensor.decompose.internal import ViewMethod, finite_status, inverse_root, least_squares, status_if, worst
 from latensor.models.results import Spectrum
+from latensor.moments import CrossMoments, Moments
 
 NonnegativeMethod = Literal["ptpqp", "hals"]
 NONNEGATIVE: dict[str, Any] = {"ptpqp": "pqp", "hals": "hals"}
@@ -202,6 +203,21 @@ def regress_columns(
     root = inverse_root(gram + 10 * machine_epsilon(rows.dtype) * unit_matrix)
     solver = divide(einsum("cai,caj->cij", root, root), jnp.broadcast_to(size, gram.shape))
     return einsum("ri,rij->rj", matmul(products, scaled), solver[owner])
+
+
+def combine_moments(moments: Moments, views: Float[Array, "3 d rows"]) -> tuple[CrossMoments, Float[Array, "rows m"]]:
+    """Return the moments of three views that are linear combinations of stacked rows, and the rows' moments with them.
+
+    `moments` are those of distinct columns; blocks of a column with itself are never used where views share none.
+    """
+    one, two, three = views
+    third = einsum("ijl,ai->ajl", moments.third, one)
+    third = einsum("ajl,bj->abl", third, two)
+    first = (matmul(one, moments.first), matmul(two, moments.first), matmul(three, moments.first))
+    products = [matmul(moments.second, view.T) for view in views]
+    second = (matmul(one, products[1]), matmul(one, products[2]), matmul(two, products[2]))
+    cross = CrossMoments(first, second, einsum("abl,cl->abc", third, three), jnp.int32(0))
+    return cross, jnp.concatenate(products, axis=1)
 
 
 def deal(key: Array, sizes: Float[Array, " p"], num_rounds: int) -> Int[Array, "3 q"]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from latensor.base import divide, small_jit
+from latensor.models.blocks import variable_rates
 from latensor.models.evidence import (
     Evidence,
     after,
@@ -14,7 +15,6 @@ from latensor.models.evidence import (
 )
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
-from latensor.models.mixed_membership.moments import variable_rates
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.mixed_membership.units import in_original_units
 from latensor.models.pair_rank import pair_rank

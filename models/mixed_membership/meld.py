@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from latensor.base import as_float, divide, matmul, positive_or_one, small_jit
-from latensor.models.mixed_membership.moments import variable_rates
+from latensor.models.blocks import variable_rates
 from latensor.moments import Table, Variables, map_over_rows, sum_over_rows
 from latensor.moments.internal import average_weights, described, entry_features
 

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from latensor.base import as_float, divide, machine_epsilon, matmul, small_jit
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
+from latensor.models.blocks import count_invalid, variable_rates
 from latensor.moments import CrossMoments, Moments, Table, Variables, sum_over_rows
-from latensor.moments.internal import CATEGORICAL, average_weights, described, raw_cross_moments, row_features
+from latensor.moments.internal import average_weights, described, raw_cross_moments, row_features
 
 Places = tuple[Int[Array, "*P r1"], Int[Array, "*P r2"], Int[Array, "*P r3"]]
 """Stacked rows in each of three modes; −1 is padding."""
@@ -61,7 +62,7 @@ def summarize(table: Table, mixing: Float[Array, "rows m"] | None) -> Summary:
         pairs = None
         if mixed is not None:
             pairs = matmul(weighted.T, matmul(values, mixed)), jnp.sum(weighted * values, axis=0)
-        return matmul(weights, values), pairs, _count_invalid(rows, variables)
+        return matmul(weights, values), pairs, count_invalid(rows, variables)
 
     mean, sums, num_invalid = sum_over_rows(block, table, weights, floats_per_row=variables.num_rows)
     pairs = None
@@ -70,28 +71,6 @@ def summarize(table: Table, mixing: Float[Array, "rows m"] | None) -> Summary:
         pairs = PairSums(mixing, scale[:, None] * cross, scale**2 * squares)
     status = worst(status_if(jnp.any(rates <= 0), Status.UNOBSERVED), status_if(num_invalid > 0, Status.NON_FINITE))
     return Summary(scale * mean, pairs, status)
-
-
-def variable_rates(table: Table, weights: Float[Array, " n"]) -> Float[Array, " p"]:
-    """Return the weighted share of samples that observe each variable."""
-    if table.mask is None:
-        return jnp.ones(table.num_dimensions, weights.dtype)
-
-    def block(rows: Table, weights: Array) -> Array:
-        return matmul(weights, jnp.asarray(rows.mask, weights.dtype))
-
-    return sum_over_rows(block, table, weights, floats_per_row=table.num_dimensions)
-
-
-def _count_invalid(rows: Table, variables: Variables) -> Int[Array, ""]:
-    """Return how many observed entries are neither a category code nor, for a share, a finite number."""
-    x: Num[Array, "n p"] = rows.x
-    valid = (x >= 0) & (x < jnp.asarray(variables.sizes, x.dtype)[None, :])
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        is_code = jnp.asarray([kind == CATEGORICAL for kind in variables.kinds])[None, :]
-        valid = jnp.where(is_code, valid & (x == jnp.floor(x)), jnp.isfinite(x))
-    invalid = ~valid if rows.mask is None else ~valid & rows.mask
-    return jnp.sum(invalid, dtype=jnp.int32)
 
 
 def find_loadings(summary: Summary, total: Float[Array, ""], variables: Variables, rank: int) -> Float[Array, "rows k"]:

@@ -42,8 +42,9 @@ from latensor.models.mixed_membership.meld import meld
 from latensor.models.mixed_membership.moments import Summary, partition_moments, summarize
 from latensor.models.mixed_membership.options import Matching, Options, check_concentration, check_options
 from latensor.models.mixed_membership.params import MixedMembership
+from latensor.models.mixed_membership.units import share_moments
 from latensor.models.results import Fit, Spectrum
-from latensor.models.shares import share_moments, share_table
+from latensor.models.shares import share_table
 from latensor.moments import Moments, Table, Variables
 from latensor.moments.internal import described
 

@@ -1,0 +1,163 @@
+"""Columns in three groups, and the moments of each grouping: those of the groups, and of every column with them."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from latensor.base import matmul, small_jit
+from latensor.decompose.internal import anchor_capacity
+from latensor.models.blocks import observed_values
+from latensor.models.shares import (
+    Scaling,
+    append_constant,
+    as_shares,
+    choose_interval,
+    share_matrix,
+    transform_moments,
+)
+from latensor.models.views import References, combine_moments, deal
+from latensor.moments import CrossMoments, Moments, Table, Variables, sum_over_rows
+from latensor.moments.internal import SHARE, average_weights, described, raw_cross_moments, row_features
+
+# A group has at most so many stacked rows, unless the rank needs more: the cost of its moments grows with the cube.
+_MOST_ROWS = 48
+
+
+class Grouping(NamedTuple):
+    """Moments of three groups of columns, real ones as shares."""
+
+    columns: Int[Array, "3 q"]
+    """The columns of each group; −1 is padding."""
+    views: CrossMoments
+    references: References
+    """The stacked rows of all columns, followed by the squares of the shares of real columns, with the three groups."""
+
+
+def largest_rank(shares: Variables) -> int:
+    """Return how many classes three groups of the columns tell apart, however they are dealt."""
+    return anchor_capacity(sorted(shares.sizes)[::-1][2::3])
+
+
+def columns_per_group(shares: Variables, num_components: int) -> int:
+    """Return how many columns each group has: all of them, or as many as a table of third moments has room for."""
+    sizes = sorted(shares.sizes)[::-1]
+    enough = next(q for q in range(1, len(sizes) + 1) if anchor_capacity(sizes[2 : 3 * q : 3]) >= num_components)
+    return max(enough, min(-(-len(sizes) // 3), _MOST_ROWS // max(shares.sizes)))
+
+
+def draw_groups(key: Array, shares: Variables, num_components: int, num_groupings: int) -> Int[Array, "g 3 q"]:
+    """Deal the columns into three groups, several times."""
+    number, sizes = columns_per_group(shares, num_components), jnp.asarray(shares.sizes, jnp.float32)
+    return jax.vmap(lambda key: deal(key, sizes, number))(jax.random.split(key, num_groupings))
+
+
+def places_of(columns: Int[Array, "3 q"], shares: Variables) -> Int[Array, "3 d"]:
+    """Return the stacked rows of the columns of each group; −1 is padding."""
+    size = max(shares.sizes)
+    column = jnp.maximum(columns, 0)[:, :, None]
+    category = jnp.arange(size, dtype=jnp.int32)[None, None, :]
+    exists = (columns[:, :, None] >= 0) & (category < jnp.asarray(shares.sizes, jnp.int32)[column])
+    places = jnp.where(exists, jnp.asarray(shares.offsets)[column] + category, -1)
+    return places.reshape(3, -1)
+
+
+def _allowed(columns: Int[Array, "3 q"], num_columns: int, width: int) -> Any:
+    """Return for each column whether the rows of each view, `width` each, are of another group than its own."""
+    mine = jnp.any(columns[:, :, None] == jnp.arange(num_columns)[None, None, :], axis=1)
+    return jnp.repeat(~mine.T, width, axis=1)
+
+
+@partial(jax.jit, static_argnames=("num_components", "num_groupings"))
+def group_moments(key: Array, table: Table, num_components: int, num_groupings: int) -> Grouping:
+    """Draw groups and return the moments of a table of shares, with a leading axis of groupings."""
+    shares = described(table)
+    columns = draw_groups(key, shares, num_components, num_groupings)
+    weights = average_weights(table.row_weights, table.num_rows, table.dtype)
+
+    def one(columns: Int[Array, "3 q"]) -> Grouping:
+        places = places_of(columns, shares)
+        views = raw_cross_moments(table, (places[0], places[1], places[2]))
+        products, seen = _references(table, weights, places.reshape(-1))
+        allowed = _allowed(columns, shares.num_variables, places.shape[1])
+        return Grouping(columns, views, References(products, seen, allowed))
+
+    return lax.map(one, columns)
+
+
+def _references(
+    table: Table, weights: Float[Array, " n"], places: Int[Array, " d"]
+) -> tuple[Float[Array, "rows d"], Float[Array, "p d"]]:
+    """Return the sums over samples of `References`."""
+    shares, dtype = described(table), weights.dtype
+    every, real = jnp.arange(shares.num_rows), _share_columns(shares)
+
+    def block(rows: Table, weights: Array) -> tuple[Array, Array]:
+        views, views_seen = row_features(rows, places)
+        features, _ = row_features(rows, every)
+        squares = observed_values(rows)[:, real].astype(dtype) ** 2
+        if rows.mask is not None:
+            squares = jnp.where(rows.mask[:, real], squares, 0)
+        features = weights[:, None] * jnp.concatenate([features, squares], axis=1)
+        if rows.mask is None or views_seen is None:
+            here, there = jnp.ones(rows.x.shape, dtype), jnp.broadcast_to((places >= 0)[None, :], views.shape)
+        else:
+            here, there = rows.mask.astype(dtype), views_seen
+        return matmul(features.T, views), matmul((weights[:, None] * here).T, there.astype(dtype))
+
+    width = shares.num_rows + 2 * places.shape[0] + 2 * table.num_dimensions
+    return sum_over_rows(block, table, weights, floats_per_row=width)
+
+
+def _share_columns(shares: Variables) -> np.ndarray:
+    """Return which columns are shares."""
+    return np.flatnonzero(np.asarray(shares.kinds) == SHARE)
+
+
+def stacked_owner(shares: Variables) -> np.ndarray:
+    """Return the column of each stacked row, and of each square."""
+    return np.concatenate([shares.row_variables, _share_columns(shares)])
+
+
+@small_jit(static_argnames=("variables", "num_components", "num_groupings"))
+def groups_of_moments(
+    key: Array, moments: Moments, variables: Variables, num_components: int, num_groupings: int
+) -> tuple[Grouping, Float[Array, " rows"], Scaling | None]:
+    """Do to dense moments what `share_table` and `group_moments` do to data; also return the means of the shares."""
+    moments, shares, scaling = _scale(moments, variables, num_components)
+    columns = draw_groups(key, shares, num_components, num_groupings)
+    rows = shares.num_rows
+
+    def one(columns: Int[Array, "3 q"]) -> Grouping:
+        places = places_of(columns, shares)
+        picked = (places[:, :, None] == jnp.arange(moments.first.shape[0])[None, None, :]).astype(moments.first.dtype)
+        views, products = combine_moments(moments, picked)
+        exists = jnp.broadcast_to((places.reshape(-1) >= 0)[None, :], (shares.num_variables, places.size))
+        allowed = _allowed(columns, shares.num_variables, places.shape[1])
+        return Grouping(columns, views, References(products, exists.astype(products.dtype), allowed))
+
+    return lax.map(one, columns), moments.first[:rows], scaling
+
+
+def _scale(moments: Moments, variables: Variables, num_components: int) -> tuple[Moments, Variables, Scaling | None]:
+    """Return the moments of shares, followed by their squares."""
+    real, d = variables.real, variables.num_rows
+    if not real.size:
+        return moments, variables, None
+    rows, squares = variables.offsets[:-1][real], np.arange(d, d + real.size)
+    mean = moments.first[rows]
+    variance = moments.first[squares] - mean**2
+    low, width = choose_interval(mean, variance, num_components)
+    matrix, last = share_matrix(variables, low, width), d + real.size
+    num_shares = matrix.shape[0]
+    change = jnp.zeros((num_shares + real.size, last + 1), mean.dtype)
+    change = change.at[:num_shares, :d].set(matrix[:, :d]).at[:num_shares, last].set(matrix[:, d])
+    below = np.arange(num_shares, num_shares + real.size)
+    change = change.at[below, squares].set(1 / width**2).at[below, rows].set(-2 * low / width**2)
+    change = change.at[below, last].set((low / width) ** 2)
+    shares = as_shares(variables)
+    return transform_moments(change, append_constant(moments, 0)), shares, Scaling(low, width, variance)
