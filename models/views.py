@@ -20,8 +20,9 @@ from latensor.moments import CrossMoments, Moments
 
 NonnegativeMethod = Literal["ptpqp", "hals"]
 NONNEGATIVE: dict[str, Any] = {"ptpqp": "pqp", "hals": "hals"}
-# A nonnegative factorization of small tensors goes on until the objective is at rounding.
-_CP_TOL, _CP_SWEEPS = 1e-12, 3000
+# Nonnegative factors of exact moments are found to rounding; those of data are not better known than so.
+_CP_EXACT, _CP_NOISY = 1e-12, 1e-7
+_CP_SWEEPS = 3000
 _PAIRS = ((0, 1), (0, 2), (1, 2))
 
 
@@ -73,11 +74,14 @@ def factor_views(
     rank: int,
     method: ViewMethod | NonnegativeMethod,
     num_restarts: int,
+    *,
+    exact: bool = False,
 ) -> Factored:
     """Decompose the moments of three views, whose noise has a `variance` of one divided by the number of samples.
 
     Views are decomposed as real vectors, in units of `√p` in which indicators have sampling noise of similar size.
-    `"ptpqp"` and `"hals"` find nonnegative factors of the triple moment; other methods also use the pairs.
+    `"ptpqp"` and `"hals"` find nonnegative factors of the triple moment, to rounding where it is `exact`; other methods
+    also use the pairs.
     """
     # LAPACK may hang on a NaN, which the status shows all the same.
     finite = finite_status(moments) == Status.CONVERGED
@@ -94,7 +98,7 @@ def factor_views(
     )
     third = third * one[:, None, None] * two[None, :, None] * three[None, None, :]
     if method in NONNEGATIVE:
-        result = _nonnegative_views(key, first, third, rank, method, num_restarts)
+        result = _nonnegative_views(key, first, third, rank, method, num_restarts, exact)
     else:
         found = conditionals_from_views(
             key,
@@ -134,6 +138,7 @@ def _nonnegative_views(
     rank: int,
     method: NonnegativeMethod,
     num_restarts: int,
+    exact: bool,
 ) -> _Views:
     """Return conditionals from nonnegative factors `a_gh = o_gh / s_gh` of the triple moment, scaled by the means.
 
@@ -146,7 +151,7 @@ def _nonnegative_views(
         rank,
         NONNEGATIVE[method],
         num_restarts=num_restarts,
-        tol=max(_CP_TOL, machine_epsilon(third.dtype)),
+        tol=max(_CP_EXACT, machine_epsilon(third.dtype)) if exact else _CP_NOISY,
         max_iters=_CP_SWEEPS,
     )
     scaled = [jnp.maximum(least_squares(factor, mean), 0) for factor, mean in zip(cp.factors, first, strict=True)]

@@ -111,8 +111,8 @@ def fit(
       num_groupings: how often the columns are dealt.
 
     Returns:
-      `Fit` with `Diagnostics`, classes in decreasing order of their weight. The status is `BOUNDARY` where a weight came
-      out too small and was raised, `RANK_DEFICIENT` where half of the samples do not find the k-th direction of the
+      `Fit` with `Diagnostics`, classes in decreasing order of weight. The status is `BOUNDARY` where a weight came out
+      too small and was raised, `RANK_DEFICIENT` where half of the samples do not find the k-th direction of the
       other half, `POOR_FIT` where independent columns would explain the samples as well. A variance that came out too
       small is replaced by the average over classes. Under `jit` or `vmap` values are not checked: then the status is
       `UNOBSERVED` if a column never is, and `NON_FINITE` if an entry is not valid.
@@ -133,7 +133,7 @@ def fit(
     overall = overall_frequencies(shares)
     groupings = group_moments(key_groups, shares, k, num_groupings)
     noise = np.asarray(1 / table.num_rows, float_type(table))
-    estimates = _estimate(key_factors, groupings, overall.mean, scaling, noise, options)
+    estimates = _estimate(key_factors, groupings, overall.mean, scaling, noise, options, False)
     result = _choose(estimates, table, overall.status, options)
     if k == 1:
         return _only_class(result, one_class(overall.mean, scaling, options.variables))
@@ -164,7 +164,7 @@ def fit_moments(
         )
     key_groups, key_factors, _ = _split(key)
     groupings, mean, scaling = groups_of_moments(key_groups, moments, variables, options.num_components, 1)
-    estimates = _estimate(key_factors, groupings, mean, scaling, jnp.zeros_like(mean[0]), options)
+    estimates = _estimate(key_factors, groupings, mean, scaling, jnp.zeros_like(mean[0]), options, True)
     return _arrange(estimates, None, jnp.int32(Status.CONVERGED), options)
 
 
@@ -188,7 +188,7 @@ def _split(key: Array) -> tuple[Array, Array, Array]:
     return one, two, three
 
 
-@small_jit(static_argnames="options")
+@small_jit(static_argnames=("options", "exact"))
 def _estimate(
     key: Array,
     groupings: Grouping,
@@ -196,12 +196,13 @@ def _estimate(
     scaling: Scaling | None,
     noise: Float[Array, ""],
     options: Options,
+    exact: bool,
 ) -> Estimates:
     """Decompose the views of each grouping and read the parameters off; `noise` is one divided by the samples."""
     shares, k = as_shares(options.variables), options.num_components
 
     def one(key: Array, grouping: Grouping) -> Estimates:
-        factored = factor_views(key, grouping.views, noise, k, options.method, options.num_restarts)
+        factored = factor_views(key, grouping.views, noise, k, options.method, options.num_restarts, exact=exact)
         unit = jnp.sqrt(jnp.maximum(jnp.concatenate(grouping.views.first), 0))
         products = regress_columns(grouping.references, factored.rows, unit, stacked_owner(shares))
         seen = jnp.max(grouping.references.seen, axis=1)

@@ -1,0 +1,294 @@
+"""A crowd of workers from the moments of their labels."""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from latensor.base import check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.decompose import Status, match_columns
+from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
+from latensor.models.blocks import normalize_blocks
+from latensor.models.checks import check_moments
+from latensor.models.classes import read_off
+from latensor.models.crowd.data import check_labels
+from latensor.models.crowd.evidence import weigh_evidence
+from latensor.models.crowd.groups import Grouping, count_labels, group_moments, groups_of_moments
+from latensor.models.crowd.likelihood import log_joint, vote_shares
+from latensor.models.crowd.params import DawidSkene, stack, unstack
+from latensor.models.evidence import Evidence, add_evidence, coincide
+from latensor.models.results import Fit, Spectrum
+from latensor.models.views import NONNEGATIVE, factor_views, regress_columns
+from latensor.moments import Labels, Moments, categorical_variables
+from latensor.moments.internal import as_labels, average_weights, sum_by_label
+
+METHODS = (*NONNEGATIVE, *VIEW_METHODS, "majority")
+Method = Literal["ptpqp", "hals", "power", "ojd0", "ojd1", "nojd0", "nojd1", "majority"]
+# A worker's own confusion matrix counts as much as that of the group where it is from so many labels per class: what
+# regression finds from fewer is mostly noise.
+_LABELS_PER_CLASS = 50
+
+
+class Diagnostics(NamedTuple):
+    """How the stages of `fit` went. A majority vote has no groups, so the first four are `None` then."""
+
+    spectrum: Spectrum | None
+    """Singular values of the pair of groups that is least clear of its noise, in units of `√p`."""
+    decomposition_status: Int[Array, " g"] | None
+    """How the decomposition of each grouping ended."""
+    grouping_scores: Float[Array, " g"] | None
+    """Mean log-likelihood of an item by each grouping; `None` also where there are only moments."""
+    groups: Int[Array, " workers"] | None
+    """The group, 0 to 2, of each worker in the grouping whose estimate was taken."""
+    evidence: Evidence | None
+    """What the labels say about the estimate; `None` for moments alone."""
+
+
+class Estimates(NamedTuple):
+    """Estimates from several groupings, with a leading axis."""
+
+    params: DawidSkene
+    spectrum: Spectrum
+    num_iters: Int[Array, " g"]
+    residual: Float[Array, " g"]
+    decomposition_status: Int[Array, " g"]
+    raised: Bool[Array, " g"]
+    group: Int[Array, "g workers"]
+
+
+class _Options(NamedTuple):
+    num_components: int
+    method: Any
+    num_restarts: int
+
+
+def fit(
+    key: Array,
+    x: Labels | ArrayLike,
+    num_components: int,
+    *,
+    num_items: int | None = None,
+    num_workers: int | None = None,
+    row_weights: ArrayLike | None = None,
+    method: Method = "ptpqp",
+    num_restarts: int = 8,
+    num_groupings: int = 4,
+) -> Fit:
+    """Estimate how reliable workers are, and how frequent classes, by the method of moments.
+
+    Workers are dealt into three groups at random. The mean label of a group is a view of the item's class, independent
+    of those of the others given the class. Their pair and triple moments give the groups' confusion matrices, and a
+    regression on the views each worker's own, which is drawn towards its group's where its labels are few. Of several
+    groupings the likeliest estimate is kept. A hidden class has the name of the label that is given to it most: on
+    average, workers are right more often than they make any one mistake.
+
+    Args:
+      key: a random key, for the groups and the starts.
+      x: `Labels`; or integers `(m, 3)`, one row per label: item, worker, label, each numbered from zero.
+      num_components: number of classes `k ≥ 2`, the labels `0` to `k − 1`.
+      num_items: number of items, where not all of them have labels.
+      num_workers: number of workers, likewise.
+      row_weights: one weight per item (default: equal).
+      method: how the views' moments are decomposed: `"ptpqp"` or `"hals"`, nonnegative factors of the triple moment;
+        `"power"`, `"ojd0"`, `"ojd1"`, `"nojd0"`, `"nojd1"` (see `latensor.decompose.conditionals_from_views`). Or
+        `"majority"`: no moments, confusion matrices from the votes.
+      num_restarts: random starts of the decomposition, or random projections.
+      num_groupings: how often the workers are dealt.
+
+    Returns:
+      `Fit` with `Diagnostics`; its `residual` is the part of the groups' triple moment that is not explained, for
+      `"majority"` the share of labels that differ from the vote. Classes have the names of labels, so they are not
+      sorted. The status is `RANK_DEFICIENT` where half of the items do not find the k-th direction of the other half: a
+      class that nobody uses, or all of whose items are taken for others. It is `UNOBSERVED` where a worker has no
+      labels; under `jit` or `vmap`, `NON_FINITE` where a label is out of range.
+
+    Cost: `O(labels · k)` and `O(items · k³)` per grouping; nothing of size items × workers is formed.
+
+    """
+    key, options = check_key(key), _check_options(num_components, method, num_restarts)
+    num_groupings, k = check_integer("num_groupings", num_groupings, 1), options.num_components
+    given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
+    labels = _check_crowd(check_labels(as_labels(x, **given), k), k)
+    key_groups, key_factors, key_evidence = _split(key)
+    if method == "majority":
+        return add_evidence(*_by_vote(labels, k))
+    groupings = group_moments(key_groups, labels, k, num_groupings)
+    noise = np.asarray(1 / labels.num_items, labels.dtype)
+    estimates = _estimate(key_factors, groupings, _count(labels, k), noise, options)
+    result = _arrange(estimates, _scores(estimates.params, labels), _label_status(labels, k), options)
+    evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, _LABELS_PER_CLASS * k)
+    return add_evidence(result, evidence)
+
+
+def fit_moments(
+    key: Array, moments: Moments, num_components: int, *, method: Method = "ptpqp", num_restarts: int = 8
+) -> Fit:
+    """Recover the model from dense moments, such as `population_moments`; exact where they are.
+
+    Arguments as for `fit`, which never forms these moments. Blocks of a worker with itself are never used.
+    """
+    key, options = check_key(key), _check_options(num_components, method, num_restarts)
+    if method == "majority":
+        raise ValueError("method: expected one that decomposes moments; got 'majority', which needs the labels")
+    moments = Moments(*check_moments(moments, Moments, ("first", "second", "third")))
+    rows, k = moments.first.shape[0], options.num_components
+    if rows % k or rows < 3 * k:
+        raise ValueError(f"moments: expected {k} rows for each of at least three workers; got {rows} rows")
+    key_groups, key_factors, _ = _split(key)
+    groupings = groups_of_moments(key_groups, moments, k)
+    estimates = _estimate(key_factors, groupings, None, jnp.zeros_like(moments.first[0]), options)
+    return _arrange(estimates, None, np.int32(Status.CONVERGED), options)
+
+
+def _check_options(num_components: Any, method: Any, num_restarts: Any) -> _Options:
+    k = check_integer("num_components", num_components, 2, 1000)
+    check_option("method", method, METHODS)
+    return _Options(k, method, check_integer("num_restarts", num_restarts, 1))
+
+
+def _check_crowd(labels: Labels, num_classes: int) -> Labels:
+    """Return labels of which something can be learned."""
+    if labels.num_workers < 3:
+        raise ValueError(f"x: expected labels by at least three workers; got {labels.num_workers}")
+    if is_concrete(labels.x):
+        values = np.asarray(labels.x)
+        used = np.unique(values[values[:, 0] >= 0, 2])
+        if len(used) < 2:
+            raise ValueError(
+                f"x: expected at least two different labels; got {used[0]} only, of which nothing can be learned"
+            )
+    return labels
+
+
+@small_jit(optimize=False)
+def _split(key: Array) -> tuple[Array, Array, Array]:
+    one, two, three = jax.random.split(key, 3)
+    return one, two, three
+
+
+@small_jit(static_argnames="num_classes")
+def _count(labels: Labels, num_classes: int) -> Float[Array, " workers"]:
+    return count_labels(labels, num_classes)
+
+
+@small_jit(static_argnames="num_classes")
+def _label_status(labels: Labels, num_classes: int) -> Int[Array, ""]:
+    """Return `UNOBSERVED` where a worker has no labels, `NON_FINITE` where a label or a weight is not valid."""
+    unseen = jnp.any(count_labels(labels, num_classes) == 0)
+    even = jnp.full(num_classes, 1 / num_classes, labels.dtype)
+    flat = jnp.broadcast_to(even[None, :, None], (labels.num_workers, num_classes, num_classes))
+    joint = log_joint(DawidSkene(even, flat), labels)
+    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype)
+    return worst(status_if(unseen, Status.UNOBSERVED), finite_status(joint, weights))
+
+
+@small_jit(static_argnames="options")
+def _estimate(
+    key: Array,
+    groupings: Grouping,
+    counts: Float[Array, " workers"] | None,
+    noise: Float[Array, ""],
+    options: _Options,
+) -> Estimates:
+    """Decompose the views of each grouping and read the parameters off.
+
+    `counts` are the labels of each worker, and `noise` is one divided by the items; `None` and zero for exact moments.
+    """
+    k = options.num_components
+    workers = groupings.group.shape[1]
+    variables = categorical_variables(workers, k)
+    dtype = groupings.views.third.dtype
+
+    def one(key: Array, grouping: Grouping) -> Estimates:
+        factored = factor_views(
+            key, grouping.views, noise, k, options.method, options.num_restarts, exact=counts is None
+        )
+        unit = jnp.sqrt(jnp.maximum(jnp.concatenate(grouping.views.first), 0))
+        products = regress_columns(grouping.references, factored.rows, unit, variables.row_variables)
+        seen = jnp.max(grouping.references.seen, axis=1)
+        even = jnp.full(workers * k, 1 / k, dtype)
+        prior, tables, raised = read_off(products, seen, even, variables)
+        confusion = unstack(tables)
+        if counts is not None:
+            groups, _ = normalize_blocks(
+                jnp.maximum(factored.rows, 0), jnp.full_like(factored.rows, 1 / k), categorical_variables(3, k)
+            )
+            own, drawn = counts[:, None, None], _LABELS_PER_CLASS * k
+            # One label more, whatever it is: nothing is ruled out.
+            total = own * confusion + drawn * unstack(groups)[grouping.group] + 1 / k
+            confusion = total / (own + drawn + 1)
+        order = _names(confusion, counts)
+        return Estimates(
+            DawidSkene(prior[order], confusion[:, :, order]),
+            factored.spectrum,
+            factored.num_iters,
+            factored.residual,
+            factored.status,
+            raised,
+            grouping.group,
+        )
+
+    return jax.vmap(one)(jax.random.split(key, groupings.group.shape[0]), groupings)
+
+
+def _names(confusion: Float[Array, "workers k k"], counts: Float[Array, " workers"] | None) -> Int[Array, " k"]:
+    """Return the hidden class of each label: the assignment with the largest average diagonal."""
+    share = jnp.ones(confusion.shape[0], confusion.dtype) if counts is None else counts
+    average = jnp.sum(share[:, None, None] * confusion, axis=0)
+    return match_columns(jnp.eye(average.shape[0], dtype=average.dtype), average, "assignment").permutation
+
+
+@jax.jit
+def _scores(params: DawidSkene, labels: Labels) -> Float[Array, " g"]:
+    """Return the mean log-likelihood of an item by each estimate."""
+    weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype)
+
+    def score(params: DawidSkene) -> Float[Array, ""]:
+        return jnp.sum(weights * jax.nn.logsumexp(log_joint(params, labels), axis=1))
+
+    return jax.lax.map(score, params)
+
+
+@small_jit(static_argnames="options")
+def _arrange(
+    estimates: Estimates, scores: Float[Array, " g"] | None, input_status: Int[Array, ""], options: _Options
+) -> Fit:
+    """Return the estimate with the best score."""
+    best = 0 if scores is None else jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))
+    chosen = jax.tree.map(lambda leaf: leaf[best], estimates)
+    decomposition = chosen.decomposition_status
+    if scores is not None:
+        # The labels themselves say whether the rank is there.
+        decomposition = jnp.where(decomposition == Status.RANK_DEFICIENT, Status.CONVERGED, decomposition)
+    status = worst(
+        input_status,
+        decomposition,
+        status_if(chosen.raised, Status.BOUNDARY),
+        status_if(coincide(stack(chosen.params.confusion)), Status.DEGENERATE),
+        finite_status(chosen.params),
+    )
+    return Fit(
+        chosen.params,
+        status,
+        chosen.num_iters,
+        chosen.residual,
+        Diagnostics(chosen.spectrum, estimates.decomposition_status, scores, chosen.group, None),
+    )
+
+
+@small_jit(static_argnames="num_classes")
+def _by_vote(labels: Labels, num_classes: int) -> tuple[Fit, Evidence]:
+    """Return the confusion matrices that votes give, and how much likelier they make the labels than one class does."""
+    k = num_classes
+    shares = vote_shares(labels, k)
+    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype)
+    counts = unstack(sum_by_label(labels, labels.num_items * weights[:, None] * shares, k)) + 1 / k
+    prior = jnp.sum(weights[:, None] * shares, axis=0)
+    params = DawidSkene(divide(prior, jnp.sum(prior)), counts / jnp.sum(counts, axis=1, keepdims=True))
+    differing = 1 - jnp.sum(weights * jnp.max(shares, axis=1))
+    status = worst(_label_status(labels, k), finite_status(params))
+    result = Fit(params, status, jnp.int32(0), differing, Diagnostics(None, None, None, None, None))
+    return result, weigh_evidence(None, params, labels, None, 0)
