@@ -5,7 +5,16 @@
 type of result in every model.
 """
 
-from latensor.models import gamma_poisson, gaussian_mixture, graphical, hidden_markov, mixed_membership, naive_bayes
+from latensor.models import (
+    crowd,
+    gamma_poisson,
+    gaussian_mixture,
+    graphical,
+    hidden_markov,
+    latent_class,
+    mixed_membership,
+    naive_bayes,
+)
 from latensor.models.partial import DependentMissingnessWarning
 from latensor.models.results import Fit, LogLikelihood, Refined, Sample, Spectrum
 
@@ -16,10 +25,12 @@ __all__ = [
     "Refined",
     "Sample",
     "Spectrum",
+    "crowd",
     "gamma_poisson",
     "gaussian_mixture",
     "graphical",
     "hidden_markov",
+    "latent_class",
     "mixed_membership",
     "naive_bayes",
 ]

@@ -23,8 +23,6 @@ Params = TypeVar("Params")
 
 # A class has at least this share of an even part of the samples.
 _LEAST_SHARE = 1e-3
-# An extrapolation keeps at least this share of each probability of the EM iterate.
-_LEAST_KEPT = 0.01
 
 
 class ReadOff(NamedTuple):
@@ -101,13 +99,6 @@ def log_prior(tables: Float[Array, "rows k"], pseudo_count: Float[Array, ""], va
     """Return the logarithm of the Dirichlet prior that pseudo-counts stand for, up to a constant."""
     codes = np.isin(variables.row_variables, variables.categorical)
     return pseudo_count * jnp.sum(jnp.where(codes[:, None], safe_log(tables), 0))
-
-
-def keep_feasible(
-    jump: Float[Array, "rows k"], back: Float[Array, "rows k"], variables: Variables
-) -> Float[Array, "rows k"]:
-    """Return valid blocks from an extrapolation: no probability below a share of that of the EM iterate."""
-    return normalize_blocks(jnp.maximum(jump, _LEAST_KEPT * back), back, variables)[0]
 
 
 def penalized_em(

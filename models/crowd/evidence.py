@@ -15,13 +15,13 @@ from latensor.moments import Labels
 from latensor.moments.internal import average_weights, sum_by_item, sum_by_label
 
 
-@small_jit
+@small_jit(static_argnames="drawn")
 def weigh_evidence(
     key: Array | None,
     params: DawidSkene,
     labels: Labels,
     group: Int[Array, " workers"] | None,
-    drawn: float | Float[Array, ""],
+    drawn: int,
 ) -> Evidence:
     """Return what the labels say about an estimate, beside workers whose labels do not depend on the item.
 

@@ -71,7 +71,7 @@ class _Entries(NamedTuple):
 
 def _stacked(variables: Variables) -> np.ndarray:
     """Return the stacked rows of categorical columns."""
-    return variables.rows_of(variables.categorical) if variables.categorical.size else np.zeros(0, np.int32)
+    return np.flatnonzero(np.isin(variables.row_variables, variables.categorical)).astype(np.int32)
 
 
 def _read_entries(params: LatentClass, rows: Table) -> _Entries:

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_number, divide, smallest_normal
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
-from latensor.models.blocks import blend_blocks, overall_counts
-from latensor.models.classes import keep_feasible, log_prior, penalized_em, update_tables
+from latensor.models.blocks import blend_blocks, normalize_blocks, overall_counts
+from latensor.models.classes import log_prior, penalized_em, update_tables
 from latensor.models.columns import check_all_observed
 from latensor.models.em import better_start, em_limits
 from latensor.models.latent_class.data import check_pair
@@ -19,7 +19,7 @@ from latensor.models.results import Refined
 from latensor.moments import Table, Variables
 from latensor.moments.internal import average_weights, described
 
-# An extrapolated weight or variance is at least this share of that of the EM iterate.
+# An extrapolated probability or variance is at least this share of that of the EM iterate.
 _LEAST_KEPT = 0.01
 
 
@@ -102,7 +102,8 @@ def _refine(
     def feasible(jump: LatentClass, back: LatentClass) -> LatentClass:
         sizes = jnp.maximum(jump.weights, _LEAST_KEPT * back.weights)
         real = variables.offsets[:-1][variables.real]
-        tables = keep_feasible(jump.tables, back.tables, variables).at[real].set(jump.tables[real])
+        tables, _ = normalize_blocks(jnp.maximum(jump.tables, _LEAST_KEPT * back.tables), back.tables, variables)
+        tables = tables.at[real].set(jump.tables[real])
         variances = None
         if jump.variances is not None and back.variances is not None:
             variances = jnp.maximum(jump.variances, jnp.maximum(_LEAST_KEPT * back.variances, floor))

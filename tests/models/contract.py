@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from latensor.models.results import Fit, LogLikelihood, Refined, Sample
+from latensor.moments import Labels
 from latensor.moments.internal import Rows
 from tests.models.contract_entry import cast, draw
 from tests.models.contract_models import MODELS
@@ -35,9 +36,18 @@ RESULTS = {
     "sample": Sample,
     "estimate_log_likelihood": LogLikelihood,
 }
-DATA_KEYWORDS = ("mask", "lengths", "num_words", "num_symbols", "variables", "row_weights")
-# Keywords whose default is the model's own: its methods, what they need, and what length is usual.
-OWN_DEFAULTS = ("method", "num_restarts", "length")
+DATA_KEYWORDS = (
+    "mask",
+    "lengths",
+    "num_words",
+    "num_symbols",
+    "num_items",
+    "num_workers",
+    "variables",
+    "row_weights",
+)
+# Keywords whose default is the model's own: its methods, what they need, what length is usual, and its prior.
+OWN_DEFAULTS = ("method", "num_restarts", "length", "pseudo_count")
 # The components of the contract in another order: `Model.order` says it to `permute`.
 ORDER = np.array([2, 0, 1])
 # Of importance samplers: few, since accuracy is tested elsewhere.
@@ -144,7 +154,19 @@ def lane(tree, index):
 
 
 def take(data, rows):
+    """Return some rows of data: of labels, some items."""
+    if isinstance(data, Labels):
+        return take_items(data, rows)
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), data)
+
+
+def take_items(labels, items):
+    """Return the labels of some items, which are numbered anew; every item has as many labels in the contract."""
+    x = np.asarray(labels.x)
+    each = x[np.argsort(x[:, 0], kind="stable")].reshape(labels.num_items, -1, 3)[items].copy()
+    each[:, :, 0] = np.arange(len(items))[:, None]
+    weights = jnp.asarray(np.asarray(labels.row_weights)[items])
+    return labels._replace(x=jnp.asarray(each.reshape(-1, 3)), row_weights=weights)
 
 
 def floats(tree):

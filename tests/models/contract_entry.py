@@ -22,6 +22,8 @@ class Symmetry:
     """Parameters that describe the changed data as the given ones describe the data."""
     log_likelihood: Callable[[Any], Any] = lambda data: 0.0
     """What the change adds to each row's log-likelihood."""
+    posterior: Callable[[Any], Any] = lambda rows: rows
+    """What becomes of the posterior, where components change their places."""
     broken: str = ""
     """Why `fit` does not follow it yet; the other verbs have to."""
 

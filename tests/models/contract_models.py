@@ -9,13 +9,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from latensor.models.crowd import DawidSkene
 from latensor.models.gamma_poisson import GammaPoisson
 from latensor.models.gaussian_mixture import GaussianMixture
 from latensor.models.graphical import Graphical, latent_tree
 from latensor.models.hidden_markov import HiddenMarkov
+from latensor.models.latent_class import LatentClass
 from latensor.models.mixed_membership import MixedMembership
 from latensor.models.naive_bayes import NaiveBayes
-from latensor.moments import Documents, Sequences, Table, Variables
+from latensor.moments import Documents, Labels, Sequences, Table, Variables
 from tests.models.contract_entry import Model, Symmetry, change
 
 
@@ -113,6 +115,12 @@ def relabelled_codes(x: Any) -> Any:
     return np.stack([np.argsort(new)[x[:, j]] for j, new in enumerate(CATEGORIES)], axis=1)
 
 
+RELABELLED_CATEGORIES = Symmetry(
+    "relabelled categories",
+    lambda data: change(data, x=relabelled_codes),
+    lambda params: params._replace(tables=params.tables[CATEGORY_ROWS]),
+)
+
 MIXED_MEMBERSHIP = Model(
     "mixed_membership",
     MixedMembership(
@@ -123,13 +131,7 @@ MIXED_MEMBERSHIP = Model(
     weights=lambda params: params.concentration,
     fit_tolerance=1e-3,
     options={"variables": VARIABLES, "concentration": 0.6, "anchors": ((0, 1), (2, 3), (4, 5))},
-    symmetries=(
-        Symmetry(
-            "relabelled categories",
-            lambda data: change(data, x=relabelled_codes),
-            lambda params: params._replace(tables=params.tables[CATEGORY_ROWS]),
-        ),
-    ),
+    symmetries=(RELABELLED_CATEGORIES,),
     has_exact_likelihood=False,
 )
 
@@ -206,4 +208,51 @@ GRAPHICAL = Model(
     other_functions=("chain", "directed", "draw", "grid", "latent_tree", "plan", "undirected"),
 )
 
-MODELS = (NAIVE_BAYES, GAUSSIAN_MIXTURE, GAMMA_POISSON, MIXED_MEMBERSHIP, HIDDEN_MARKOV, GRAPHICAL)
+# latent_class.
+LATENT_CLASS = Model(
+    "latent_class",
+    LatentClass(
+        np.array([0.5, 0.3, 0.2]),
+        np.concatenate([distinct_columns(30 + j, size, 3) for j, size in enumerate(VARIABLES.sizes)]),
+    ),
+    lambda rng, x: table(rng, x, variables=VARIABLES),
+    weights=lambda params: params.weights,
+    num_rows=600,
+    options={"variables": VARIABLES},
+    symmetries=(RELABELLED_CATEGORIES,),
+)
+
+# crowd: hidden classes have the names of labels; those of the example are in order all the same.
+LABELS = np.array([2, 0, 1])
+
+CROWD = Model(
+    "crowd",
+    DawidSkene(
+        np.array([0.5, 0.3, 0.2]), np.stack([0.6 * distinct_columns(40 + j, 3, 3) + 0.4 * np.eye(3) for j in range(9)])
+    ),
+    lambda rng, x: Labels(x, 600, 9, row_weights(rng, 600, jnp.result_type(float))),
+    weights=lambda params: params.prior,
+    num_rows=600,
+    # Maximum likelihood: with a prior it is the posterior that never falls.
+    options={"labels_per_item": 5, "pseudo_count": 0.0, "class_prior": "estimated", "method": "power"},
+    symmetries=(
+        Symmetry(
+            "relabelled classes",
+            lambda data: change(data, x=lambda x: np.stack([x[:, 0], x[:, 1], np.argsort(LABELS)[x[:, 2]]], axis=1)),
+            lambda params: DawidSkene(params.prior[LABELS], params.confusion[:, LABELS][:, :, LABELS]),
+            posterior=lambda rows: rows[:, LABELS],
+        ),
+    ),
+    other_functions=("majority_vote", "read_labels"),
+)
+
+MODELS = (
+    NAIVE_BAYES,
+    GAUSSIAN_MIXTURE,
+    GAMMA_POISSON,
+    MIXED_MEMBERSHIP,
+    HIDDEN_MARKOV,
+    GRAPHICAL,
+    LATENT_CLASS,
+    CROWD,
+)

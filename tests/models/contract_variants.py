@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from latensor.models.hidden_markov import HiddenMarkov
+from latensor.models.latent_class import LatentClass
 from latensor.models.mixed_membership import MixedMembership
 from latensor.moments import Documents, Variables
 from tests.models.contract_entry import Model, Symmetry, change
@@ -88,11 +89,11 @@ MIXED_SCALES, MIXED_SHIFTS = np.array([1e3, 2.0, 0.1, 5.0]), np.array([50.0, -3.
 def change_reals(scales: np.ndarray, shifts: np.ndarray) -> dict[str, Any]:
     """Return how data and parameters change where the real variables get other units and origins."""
 
-    def params(params: MixedMembership) -> MixedMembership:
+    def params(params: Any) -> Any:
         rows = MIXED.offsets[:-1][MIXED.real]
         tables = np.array(params.tables)
         tables[rows] = scales[:, None] * tables[rows] + shifts[:, None]
-        return params._replace(tables=jnp.asarray(tables), variances=scales**2 * params.variances)
+        return params._replace(tables=jnp.asarray(tables), variances=(scales**2 * np.asarray(params.variances).T).T)
 
     def values(x: np.ndarray) -> np.ndarray:
         x = np.array(x)
@@ -126,4 +127,26 @@ MIXED_MEMBERSHIP_REALS = Model(
     has_exact_likelihood=False,
 )
 
-VARIANTS = (NAIVE_BAYES_IDS, HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS)
+LATENT_CLASS_REALS = Model(
+    "latent_class",
+    LatentClass(
+        np.array([0.5, 0.3, 0.2]),
+        MIXED_MEMBERSHIP_REALS.params.tables,
+        np.random.default_rng(6).uniform(0.2, 0.4, (4, 3)),
+    ),
+    lambda rng, x: table(rng, x, variables=MIXED),
+    weights=lambda params: params.weights,
+    num_rows=600,
+    options={"variables": MIXED},
+    symmetries=(
+        Symmetry(
+            "scales",
+            **change_reals(MIXED_SCALES, np.zeros(4)),
+            log_likelihood=lambda data: -(np.asarray(data.mask)[:, MIXED.real] @ np.log(MIXED_SCALES)),
+        ),
+        Symmetry("translations", **change_reals(np.ones(4), MIXED_SHIFTS)),
+    ),
+    variant="reals",
+)
+
+VARIANTS = (NAIVE_BAYES_IDS, HIDDEN_MARKOV_VECTORS, MIXED_MEMBERSHIP_REALS, LATENT_CLASS_REALS)

@@ -167,7 +167,7 @@ def spoiled(data):
 
 def alike(data):
     """Return data whose rows are all the same: there is one component."""
-    return take(data, np.zeros(len(data.x), int))
+    return take(data, np.zeros(len(data.row_weights), int))
 
 
 @every_verb
