@@ -97,7 +97,7 @@ def factor_views(
         pair * inverse[a][:, None] * inverse[b][None, :] for pair, (a, b) in zip(second, _PAIRS, strict=True)
     )
     third = third * one[:, None, None] * two[None, :, None] * three[None, None, :]
-    if method in NONNEGATIVE:
+    if method == "ptpqp" or method == "hals":
         result = _nonnegative_views(key, first, third, rank, method, num_restarts, exact)
     else:
         found = conditionals_from_views(

@@ -116,7 +116,7 @@ def fit(
     if method == "majority":
         return add_evidence(*_by_vote(labels, k))
     groupings = group_moments(key_groups, labels, k, num_groupings)
-    noise = np.asarray(1 / labels.num_items, labels.dtype)
+    noise = jnp.asarray(np.asarray(1 / labels.num_items, labels.dtype))
     estimates = _estimate(key_factors, groupings, _count(labels, k), noise, options)
     result = _arrange(estimates, _scores(estimates.params, labels), _label_status(labels, k), options)
     evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, _LABELS_PER_CLASS * k)
@@ -140,7 +140,7 @@ def fit_moments(
     key_groups, key_factors, _ = _split(key)
     groupings = groups_of_moments(key_groups, moments, k)
     estimates = _estimate(key_factors, groupings, None, jnp.zeros_like(moments.first[0]), options)
-    return _arrange(estimates, None, np.int32(Status.CONVERGED), options)
+    return _arrange(estimates, None, jnp.asarray(np.int32(Status.CONVERGED)), options)
 
 
 def _check_options(num_components: Any, method: Any, num_restarts: Any) -> _Options:

@@ -132,7 +132,7 @@ def fit(
     shares, scaling = share_table(table, k)
     overall = overall_frequencies(shares)
     groupings = group_moments(key_groups, shares, k, num_groupings)
-    noise = np.asarray(1 / table.num_rows, float_type(table))
+    noise = jnp.asarray(np.asarray(1 / table.num_rows, float_type(table)))
     estimates = _estimate(key_factors, groupings, overall.mean, scaling, noise, options, False)
     result = _choose(estimates, table, overall.status, options)
     if k == 1:
@@ -165,7 +165,7 @@ def fit_moments(
     key_groups, key_factors, _ = _split(key)
     groupings, mean, scaling = groups_of_moments(key_groups, moments, variables, options.num_components, 1)
     estimates = _estimate(key_factors, groupings, mean, scaling, jnp.zeros_like(mean[0]), options, True)
-    return _arrange(estimates, None, jnp.int32(Status.CONVERGED), options)
+    return _arrange(estimates, None, jnp.asarray(np.int32(Status.CONVERGED)), options)
 
 
 def _check_options(variables: Variables, num_components: Any, method: Any, num_restarts: Any) -> Options:
