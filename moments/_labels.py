@@ -97,7 +97,7 @@ def _check_triples(x: Any) -> Int[Array, "m 3"]:
     return as_int32(array)
 
 
-def _check_duplicates(array: Int[Array, "m 3"], duplicates: str) -> Int[Array, "m 3"]:
+def _check_duplicates(array: Int[Array, "m 3"], duplicates: str) -> Int[Array, "kept 3"]:
     """Return triples without a second label by the same worker for the same item."""
     values = np.asarray(array).astype(np.int64)
     rows = np.flatnonzero(values[:, 0] >= 0)

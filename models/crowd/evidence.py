@@ -15,13 +15,14 @@ from latensor.moments import Labels
 from latensor.moments.internal import average_weights, sum_by_item, sum_by_label
 
 
-@small_jit(static_argnames="drawn")
+@small_jit(static_argnames=("drawn", "rank"))
 def weigh_evidence(
     key: Array | None,
     params: DawidSkene,
     labels: Labels,
     group: Int[Array, " workers"] | None,
     drawn: int,
+    rank: int,
 ) -> Evidence:
     """Return what the labels say about an estimate, beside workers whose labels do not depend on the item.
 
@@ -30,9 +31,9 @@ def weigh_evidence(
     """
     workers, k, _ = params.confusion.shape
     weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype)
-    rank = None
+    certainty = None
     if key is not None and group is not None:
-        rank = _group_rank(after(key, params.prior), labels, weights, group, k)
+        certainty = _group_rank(after(key, params.prior), labels, weights, group, k, rank)
     values = jax.nn.logsumexp(log_joint(params, labels), axis=1)
     counts = sum_by_label(labels, labels.num_items * weights[:, None], k).reshape(workers, k)
     overall = divide(jnp.sum(counts, axis=0), jnp.sum(counts), 1 / k)
@@ -41,11 +42,11 @@ def weigh_evidence(
     alone = (counts + drawn * overall[None, :] + 1 / k) / (own + drawn + 1)
     gains = values - sum_by_item(labels, safe_log(alone).reshape(-1, 1), k)[:, 0]
     num_parameters = (k - 1) * ((k - 1) * jnp.sum(divide(own, own + drawn)) + 1)
-    return judge_gain(rank, gains, num_parameters, effective_rows(weights), weights)
+    return judge_gain(certainty, gains, num_parameters, effective_rows(weights), weights)
 
 
 def _group_rank(
-    key: Array, labels: Labels, weights: Float[Array, " n"], group: Int[Array, " workers"], num_classes: int
+    key: Array, labels: Labels, weights: Float[Array, " n"], group: Int[Array, " workers"], num_classes: int, rank: int
 ) -> Float[Array, ""]:
     """Return `Evidence.rank` for the pair moment of two groups; items that one of them did not label count as zero."""
     views = group_views(labels, group, num_classes)
@@ -53,4 +54,4 @@ def _group_rank(
     def features(shares: Float[Array, "n 3 k"]) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
         return shares[:, 0], shares[:, 1]
 
-    return pair_rank(key, features, weights, views.shares, rank=num_classes, floats_per_row=8 * num_classes)
+    return pair_rank(key, features, weights, views.shares, rank=rank, floats_per_row=8 * num_classes)

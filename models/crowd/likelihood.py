@@ -13,7 +13,10 @@ from latensor.models.classes import ClassSums, classify, safe_log
 from latensor.models.crowd.data import check_labels, check_pair
 from latensor.models.crowd.params import DawidSkene, stack
 from latensor.moments import Labels
-from latensor.moments.internal import as_labels, sum_by_item, sum_by_label, valid_labels
+from latensor.moments.internal import as_labels, average_weights, sum_by_item, sum_by_label, valid_labels
+
+# Shares of votes that differ by less are equal.
+_TIE = 1e-5
 
 
 class WorkerAccuracy(NamedTuple):
@@ -100,6 +103,16 @@ def vote_shares(labels: Labels, num_classes: int) -> Float[Array, "n k"]:
     each = jnp.tile(jnp.eye(num_classes, dtype=labels.dtype), (labels.num_workers, 1))
     votes = sum_by_item(labels, each, num_classes)
     return divide(votes, jnp.sum(votes, axis=1, keepdims=True), 1 / num_classes)
+
+
+def wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
+    """Return the share of the labelled items that each label wins by vote; those of a tie share an item."""
+    shares = vote_shares(labels, num_classes)
+    labelled = jnp.zeros(labels.num_items, bool).at[labels.x[:, 0]].set(labels.x[:, 0] >= 0, mode="drop")
+    top = shares >= jnp.max(shares, axis=1, keepdims=True) - _TIE
+    each = divide(top.astype(shares.dtype), jnp.sum(top, axis=1, keepdims=True).astype(shares.dtype))
+    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype, labelled)
+    return jnp.sum(weights[:, None] * each, axis=0)
 
 
 def worker_accuracy(params: DawidSkene, x: Labels | ArrayLike, *, num_items: int | None = None) -> WorkerAccuracy:

@@ -17,7 +17,7 @@ from latensor.models.classes import read_off
 from latensor.models.crowd.data import check_labels
 from latensor.models.crowd.evidence import weigh_evidence
 from latensor.models.crowd.groups import Grouping, count_labels, group_moments, groups_of_moments
-from latensor.models.crowd.likelihood import log_joint, vote_shares
+from latensor.models.crowd.likelihood import log_joint, vote_shares, wins
 from latensor.models.crowd.params import DawidSkene, stack, unstack
 from latensor.models.evidence import Evidence, add_evidence, coincide
 from latensor.models.results import Fit, Spectrum
@@ -30,6 +30,8 @@ Method = Literal["ptpqp", "hals", "power", "ojd0", "ojd1", "nojd0", "nojd1", "ma
 # A worker's own confusion matrix counts as much as that of the group where it is from so many labels per class: what
 # regression finds from fewer is mostly noise.
 _LABELS_PER_CLASS = 50
+# A class that wins fewer than this share of an even part of the votes cannot be found by moments.
+_FEWEST_WINS = 0.1
 
 
 class Diagnostics(NamedTuple):
@@ -63,6 +65,8 @@ class _Options(NamedTuple):
     num_components: int
     method: Any
     num_restarts: int
+    alive: tuple[int, ...]
+    """Classes that are looked for: those that win votes."""
 
 
 def fit(
@@ -101,9 +105,11 @@ def fit(
     Returns:
       `Fit` with `Diagnostics`; its `residual` is the part of the groups' triple moment that is not explained, for
       `"majority"` the share of labels that differ from the vote. Classes have the names of labels, so they are not
-      sorted. The status is `RANK_DEFICIENT` where half of the items do not find the k-th direction of the other half: a
-      class that nobody uses, or all of whose items are taken for others. It is `UNOBSERVED` where a worker has no
-      labels; under `jit` or `vmap`, `NON_FINITE` where a label is out of range.
+      sorted. The status is `RANK_DEFICIENT` where half of the items do not find the k-th direction of the other half:
+      workers do not tell all classes apart. It is `DEGENERATE` where a class wins hardly any votes: then it gets
+      probability zero (under `jit` or `vmap`, where that cannot be known in advance, it is looked for all the same).
+      It is `UNOBSERVED` where a worker has no labels; under `jit` or `vmap`, `NON_FINITE` where a label is out of
+      range.
 
     Cost: `O(labels · k)` and `O(items · k³)` per grouping; nothing of size items × workers is formed.
 
@@ -112,6 +118,7 @@ def fit(
     num_groupings, k = check_integer("num_groupings", num_groupings, 1), options.num_components
     given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
     labels = _check_crowd(check_labels(as_labels(x, **given), k), k)
+    options = options._replace(alive=_find_alive(labels, k))
     key_groups, key_factors, key_evidence = _split(key)
     if method == "majority":
         return add_evidence(*_by_vote(labels, k))
@@ -119,7 +126,8 @@ def fit(
     noise = jnp.asarray(np.asarray(1 / labels.num_items, labels.dtype))
     estimates = _estimate(key_factors, groupings, _count(labels, k), noise, options)
     result = _arrange(estimates, _scores(estimates.params, labels), _label_status(labels, k), options)
-    evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, _LABELS_PER_CLASS * k)
+    drawn = _LABELS_PER_CLASS * k
+    evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, drawn, len(options.alive))
     return add_evidence(result, evidence)
 
 
@@ -146,7 +154,7 @@ def fit_moments(
 def _check_options(num_components: Any, method: Any, num_restarts: Any) -> _Options:
     k = check_integer("num_components", num_components, 2, 1000)
     check_option("method", method, METHODS)
-    return _Options(k, method, check_integer("num_restarts", num_restarts, 1))
+    return _Options(k, method, check_integer("num_restarts", num_restarts, 1), tuple(range(k)))
 
 
 def _check_crowd(labels: Labels, num_classes: int) -> Labels:
@@ -161,6 +169,22 @@ def _check_crowd(labels: Labels, num_classes: int) -> Labels:
                 f"x: expected at least two different labels; got {used[0]} only, of which nothing can be learned"
             )
     return labels
+
+
+def _find_alive(labels: Labels, num_classes: int) -> tuple[int, ...]:
+    """Return the classes that win enough votes to be looked for; under a trace, all."""
+    every = tuple(range(num_classes))
+    if not is_concrete(labels.x, labels.row_weights):
+        return every
+    with jax.ensure_compile_time_eval():
+        share = np.asarray(_wins(labels, num_classes))
+    alive = tuple(int(each) for each in np.flatnonzero(share * num_classes >= _FEWEST_WINS))
+    return alive if len(alive) > 1 else every
+
+
+@small_jit(static_argnames="num_classes")
+def _wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
+    return wins(labels, num_classes)
 
 
 @small_jit(optimize=False)
@@ -197,32 +221,32 @@ def _estimate(
 
     `counts` are the labels of each worker, and `noise` is one divided by the items; `None` and zero for exact moments.
     """
-    k = options.num_components
+    k, rank, alive = options.num_components, len(options.alive), np.asarray(options.alive)
     workers = groupings.group.shape[1]
     variables = categorical_variables(workers, k)
     dtype = groupings.views.third.dtype
 
     def one(key: Array, grouping: Grouping) -> Estimates:
         factored = factor_views(
-            key, grouping.views, noise, k, options.method, options.num_restarts, exact=counts is None
+            key, grouping.views, noise, rank, options.method, options.num_restarts, exact=counts is None
         )
         unit = jnp.sqrt(jnp.maximum(jnp.concatenate(grouping.views.first), 0))
         products = regress_columns(grouping.references, factored.rows, unit, variables.row_variables)
         seen = jnp.max(grouping.references.seen, axis=1)
         even = jnp.full(workers * k, 1 / k, dtype)
         prior, tables, raised = read_off(products, seen, even, variables)
-        confusion = unstack(tables)
+        confusion = tables.reshape(workers, k, rank)
         if counts is not None:
             groups, _ = normalize_blocks(
                 jnp.maximum(factored.rows, 0), jnp.full_like(factored.rows, 1 / k), categorical_variables(3, k)
             )
             own, drawn = counts[:, None, None], _LABELS_PER_CLASS * k
             # One label more, whatever it is: nothing is ruled out.
-            total = own * confusion + drawn * unstack(groups)[grouping.group] + 1 / k
+            total = own * confusion + drawn * groups.reshape(3, k, rank)[grouping.group] + 1 / k
             confusion = total / (own + drawn + 1)
-        order = _names(confusion, counts)
+        order = _names(confusion[:, alive], counts)
         return Estimates(
-            DawidSkene(prior[order], confusion[:, :, order]),
+            _with_all_classes(DawidSkene(prior[order], confusion[:, :, order]), alive),
             factored.spectrum,
             factored.num_iters,
             factored.residual,
@@ -232,6 +256,18 @@ def _estimate(
         )
 
     return jax.vmap(one)(jax.random.split(key, groupings.group.shape[0]), groupings)
+
+
+def _with_all_classes(params: DawidSkene, alive: np.ndarray) -> DawidSkene:
+    """Return parameters with classes that were not looked for: no item has one, and workers know them like others."""
+    _, k, rank = params.confusion.shape
+    if rank == k:
+        return params
+    right = jnp.mean(params.confusion[:, alive, np.arange(rank)], axis=1)[:, None, None]
+    same = jnp.eye(k, dtype=right.dtype)[None]
+    usual = right * same + (1 - right) / (k - 1) * (1 - same)
+    prior = jnp.zeros(k, right.dtype).at[alive].set(params.prior)
+    return DawidSkene(prior, usual.at[:, :, alive].set(params.confusion))
 
 
 def _names(confusion: Float[Array, "workers k k"], counts: Float[Array, " workers"] | None) -> Int[Array, " k"]:
@@ -267,6 +303,7 @@ def _arrange(
         input_status,
         decomposition,
         status_if(chosen.raised, Status.BOUNDARY),
+        status_if(jnp.asarray(len(options.alive) < options.num_components), Status.DEGENERATE),
         status_if(coincide(stack(chosen.params.confusion)), Status.DEGENERATE),
         finite_status(chosen.params),
     )
@@ -291,4 +328,4 @@ def _by_vote(labels: Labels, num_classes: int) -> tuple[Fit, Evidence]:
     differing = 1 - jnp.sum(weights * jnp.max(shares, axis=1))
     status = worst(_label_status(labels, k), finite_status(params))
     result = Fit(params, status, jnp.int32(0), differing, Diagnostics(None, None, None, None, None))
-    return result, weigh_evidence(None, params, labels, None, 0)
+    return result, weigh_evidence(None, params, labels, None, 0, k)
