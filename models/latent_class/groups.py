@@ -160,4 +160,4 @@ def _scale(moments: Moments, variables: Variables, num_components: int) -> tuple
     change = change.at[below, squares].set(1 / width**2).at[below, rows].set(-2 * low / width**2)
     change = change.at[below, last].set((low / width) ** 2)
     shares = as_shares(variables)
-    return transform_moments(change, append_constant(moments, 0)), shares, Scaling(low, width, variance)
+    return transform_moments(change, append_constant(moments, 0.0)), shares, Scaling(low, width, variance)

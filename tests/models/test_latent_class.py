@@ -1,0 +1,282 @@
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from latensor.decompose import Status
+from latensor.models import latent_class
+from latensor.models.latent_class import LatentClass, density
+from latensor.moments import Table, Variables
+
+# Columns of 2 to 7 categories and real ones.
+MIXED = Variables(
+    ("categorical", "real", "categorical", "categorical", "real", "categorical", "categorical", "real", "categorical"),
+    (2, 1, 7, 3, 1, 4, 5, 1, 2),
+)
+CODES = Variables(("categorical",) * 9, (3,) * 9)
+K = 3
+METHODS = ("power", "nojd0", "ojd1", "ptpqp", "hals")
+
+
+def random_model(seed, variables=CODES, k=K, concentration=0.5):
+    """Classes have categories from Dirichlet(`concentration`), means of deviation three, variances near one."""
+    rng = np.random.default_rng(seed)
+    blocks = [
+        rng.normal(5, 3, (1, k)) if kind == "real" else rng.dirichlet(np.full(size, concentration), k).T
+        for kind, size in zip(variables.kinds, variables.sizes, strict=True)
+    ]
+    real = variables.real.size
+    weights = np.sort(rng.dirichlet(np.full(k, 8.0)))[::-1]
+    variances = jnp.asarray(rng.uniform(0.5, 2, (real, k))) if real else None
+    return LatentClass(jnp.asarray(weights), jnp.asarray(np.vstack(blocks)), variances)
+
+
+def draw(seed, params, num_samples, variables=CODES):
+    return np.array(latent_class.sample(jax.random.key(seed), params, num_samples, variables=variables).x)
+
+
+def holes(seed, x, rate=0.2):
+    return np.random.default_rng(seed).uniform(size=x.shape) > rate
+
+
+def worst_error(truth, params):
+    """The largest error after the best order of classes, relative to the size of each field."""
+    errors = []
+    for order in itertools.permutations(range(len(truth.weights))):
+        parts = zip(truth, latent_class.permute(params, np.array(order)), strict=True)
+        errors.append(max(float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) for a, b in parts if a is not None))
+    return min(errors)
+
+
+# Population moments.
+@pytest.mark.parametrize("method", METHODS)
+def test_population_moments_give_the_model_back(method, float64):
+    for seed in range(3):
+        truth = random_model(seed, MIXED, concentration=1.0)
+        moments = latent_class.population_moments(truth, variables=MIXED)
+        result = latent_class.fit_moments(jax.random.key(seed), moments, K, variables=MIXED, method=method)
+        assert result.status == Status.CONVERGED
+        assert worst_error(truth, result.params) < 1e-6
+
+
+def test_population_moments_in_float32():
+    truth = random_model(0, MIXED, concentration=1.0)
+    moments = latent_class.population_moments(truth, variables=MIXED)
+    result = latent_class.fit_moments(jax.random.key(0), moments, K, variables=MIXED)
+    assert worst_error(truth, result.params) < 1e-2
+
+
+def test_as_many_classes_as_three_groups_tell_apart(float64):
+    # Nine columns of three categories: every group of three reaches rank 1 + 3 · 2.
+    truth = random_model(1, k=7, concentration=1.0)
+    result = latent_class.fit_moments(
+        jax.random.key(0), latent_class.population_moments(truth, variables=CODES), 7, variables=CODES
+    )
+    np.testing.assert_allclose(result.params.weights, truth.weights, atol=1e-6)
+    with pytest.raises(ValueError, match="num_components: expected at most 7"):
+        latent_class.fit(jax.random.key(0), draw(0, truth, 100), 8, variables=CODES)
+
+
+# Likelihoods against brute force.
+def enumerate_joint(params, x, mask, variables):
+    """`P(h, x)` by loops."""
+    weights, tables, variances = (None if leaf is None else np.asarray(leaf) for leaf in params)
+    joint = np.tile(weights, (len(x), 1))
+    for row, column in itertools.product(range(len(x)), range(x.shape[1])):
+        if not mask[row, column]:
+            continue
+        low = variables.offsets[column]
+        if variables.kinds[column] == "real":
+            mean, variance = tables[low], variances[list(variables.real).index(column)]
+            joint[row] *= np.exp(-((x[row, column] - mean) ** 2) / (2 * variance)) / np.sqrt(2 * math.pi * variance)
+        else:
+            joint[row] *= tables[low + int(x[row, column])]
+    return joint
+
+
+@pytest.mark.parametrize("indicators", [True, False])
+def test_likelihood_and_posterior_against_enumeration(indicators, precision, monkeypatch):
+    # Both ways to look categories up.
+    monkeypatch.setattr(density, "_ONE_HOT_UP_TO", 32 if indicators else 0)
+    params = random_model(2, MIXED)
+    x = draw(2, params, 40 if indicators else 41, MIXED)
+    mask = holes(2, x)
+    joint = enumerate_joint(params, x, mask, MIXED)
+    tolerance = 1e-9 if precision == "float64" else 2e-4
+    spoilt = np.where(mask, x, np.nan)
+    values = latent_class.log_likelihood(params, spoilt, mask=mask, variables=MIXED)
+    np.testing.assert_allclose(values, np.log(joint.sum(axis=1)), rtol=tolerance)
+    rows = latent_class.posterior(params, spoilt, mask=mask, variables=MIXED)
+    np.testing.assert_allclose(rows, joint / joint.sum(axis=1, keepdims=True), atol=tolerance)
+
+
+# EM against loops.
+@pytest.mark.parametrize("indicators", [True, False])
+@pytest.mark.parametrize("pseudo_count", [0.0, 2.0])
+def test_em_step_against_loops(indicators, pseudo_count, float64, monkeypatch):
+    monkeypatch.setattr(density, "_ONE_HOT_UP_TO", 32 if indicators else 0)
+    params = random_model(3, MIXED, concentration=2.0)
+    x = draw(3, params, 50 if indicators else 51, MIXED)
+    mask = holes(3, x)
+    share = enumerate_joint(params, x, mask, MIXED)
+    share /= share.sum(axis=1, keepdims=True)
+    tables, variances = np.array(params.tables), np.array(params.variances)
+    for column, (kind, low, size) in enumerate(zip(MIXED.kinds, MIXED.offsets[:-1], MIXED.sizes, strict=True)):
+        seen = share * mask[:, [column]]
+        if kind == "real":
+            place = list(MIXED.real).index(column)
+            tables[low] = seen.T @ x[:, column] / seen.sum(axis=0)
+            squares = (x[:, [column]] - tables[low]) ** 2
+            variances[place] = (seen * squares).sum(axis=0) / seen.sum(axis=0)
+        else:
+            counts = np.stack([(seen * (x[:, [column]] == value)).sum(axis=0) for value in range(size)]) + pseudo_count
+            tables[low : low + size] = counts / counts.sum(axis=0)
+    options = {"mask": mask, "variables": MIXED, "pseudo_count": pseudo_count, "smoothing": 0.0}
+    result = latent_class.refine(params, x, **options, tol=0.0, max_iters=1)
+    np.testing.assert_allclose(result.params.weights, share.mean(axis=0), atol=1e-10)
+    np.testing.assert_allclose(result.params.tables, tables, atol=1e-8)
+    np.testing.assert_allclose(result.params.variances, variances, atol=1e-8)
+
+
+def test_em_of_a_column_that_is_constant_in_a_class(float64):
+    # A class that closes in on one value has no bounded likelihood: the variance stops, and the status says so.
+    params = random_model(4, MIXED)
+    x = draw(4, params, 200, MIXED)
+    x[:60, 1] = 2.5
+    start = params._replace(tables=params.tables.at[MIXED.offsets[1], 0].set(2.5))
+    result = latent_class.refine(start, x, variables=MIXED, max_iters=500)
+    assert np.isfinite(result.log_likelihood)
+    assert result.status == Status.BOUNDARY
+    assert np.min(result.params.variances) > 0
+
+
+# Estimates.
+def test_fit_and_refine_come_close_to_the_truth(float64):
+    truth = random_model(5, MIXED, concentration=1.0)
+    x = draw(5, truth, 5_000, MIXED)
+    for mask in (None, holes(5, x)):
+        estimate = latent_class.fit(jax.random.key(0), x, K, mask=mask, variables=MIXED)
+        assert estimate.status == Status.CONVERGED
+        refined = latent_class.refine(estimate.params, x, mask=mask, variables=MIXED)
+        assert refined.status == Status.CONVERGED
+        # Entries have standard errors of about 0.02 and 0.03 of the largest; the limit is five times that.
+        assert worst_error(truth, refined.params) < 0.15
+        best = latent_class.refine(truth, x, mask=mask, variables=MIXED)
+        np.testing.assert_allclose(refined.log_likelihood, best.log_likelihood, rtol=1e-6)
+
+
+def test_columns_that_go_missing_together(float64):
+    # Half of the people skip the last four questions: averages over those who answered are unbiased all the same.
+    truth = random_model(6, concentration=1.0)
+    x = draw(6, truth, 20_000)
+    mask = np.ones(x.shape, bool)
+    mask[np.random.default_rng(6).uniform(size=len(x)) < 0.5, 5:] = False
+    estimates = [latent_class.fit(jax.random.key(0), x, K, mask=each, variables=CODES) for each in (None, mask)]
+    errors = [worst_error(truth, estimate.params) for estimate in estimates]
+    # Half of the data on half of the columns: at most three times the error of complete data, and small.
+    assert errors[1] < min(3 * errors[0], 0.15)
+
+
+def test_the_likeliest_grouping_is_taken(float64):
+    truth = random_model(7)
+    x = draw(7, truth, 1_000)
+    result = latent_class.fit(jax.random.key(0), x, K, variables=CODES, num_groupings=5)
+    scores = np.asarray(result.diagnostics.grouping_scores)
+    assert scores.shape == (5,)
+    assert len(set(scores)) == 5
+    mean = np.mean(latent_class.log_likelihood(result.params, x, variables=CODES))
+    np.testing.assert_allclose(mean, scores.max(), rtol=1e-9)
+    groups = np.concatenate(result.diagnostics.groups)
+    assert sorted(groups[groups >= 0]) == list(range(9))
+
+
+def test_one_class_is_the_overall_frequencies(float64):
+    x = draw(8, random_model(8, MIXED), 200, MIXED)
+    mask = holes(8, x)
+    result = latent_class.fit(jax.random.key(0), x, 1, mask=mask, variables=MIXED)
+    assert result.status == Status.CONVERGED
+    refined = latent_class.refine(result.params, x, mask=mask, variables=MIXED)
+    np.testing.assert_allclose(refined.params.tables, result.params.tables, atol=1e-8)
+    np.testing.assert_allclose(refined.params.variances, result.params.variances, rtol=1e-8)
+
+
+def test_more_classes_than_there_are(float64):
+    x = draw(9, random_model(9), 2_000)
+    assert latent_class.fit(jax.random.key(0), x, K, variables=CODES).status == Status.CONVERGED
+    assert latent_class.fit(jax.random.key(0), x, K + 2, variables=CODES).status >= Status.POOR_FIT
+    noise = np.random.default_rng(9).integers(0, 3, (2_000, 9))
+    assert latent_class.fit(jax.random.key(0), noise, 2, variables=CODES).status >= Status.POOR_FIT
+
+
+def test_a_constant_column_does_no_harm(precision):
+    x = draw(10, random_model(10, MIXED), 1_000, MIXED)
+    x[:, 1], x[:, 2] = 7.0, 3
+    result = latent_class.fit(jax.random.key(0), x, K, variables=MIXED)
+    refined = latent_class.refine(result.params, x, variables=MIXED)
+    for params in (result.params, refined.params):
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
+        np.testing.assert_allclose(params.tables[MIXED.offsets[1]], 7.0, rtol=1e-3)
+
+
+def test_a_column_of_many_categories(float64):
+    # More stacked rows than a group has room for: the column is found by regression, or alone makes a group.
+    variables = Variables(("categorical",) * 7, (120, 3, 3, 3, 3, 3, 3))
+    truth = random_model(11, variables)
+    x = draw(11, truth, 4_000, variables)
+    result = latent_class.refine(
+        latent_class.fit(jax.random.key(0), x, K, variables=variables).params, x, variables=variables
+    )
+    best = latent_class.refine(truth, x, variables=variables)
+    np.testing.assert_allclose(result.log_likelihood, best.log_likelihood, rtol=1e-3)
+
+
+# Bad input.
+@pytest.mark.parametrize(
+    ("x", "keywords", "message"),
+    [
+        (np.tile([0, 1], (5, 1)), {}, "x: expected at least two categories"),
+        (np.array([[0, 1], [1, 0], [1, 1]]), {}, "x: expected at least three columns; got 2"),
+        (np.eye(4, dtype=int)[:, :3], {"variables": CODES}, "x: expected 9 columns"),
+        (np.eye(4), {}, r"variables: expected a latensor.moments.Variables\(kinds, sizes\)"),
+        (np.eye(4, 9, dtype=int) - 1, {"variables": CODES}, "x: expected category codes from 0 to 2; got -1"),
+        (np.eye(4, 9, dtype=int), {"variables": CODES, "mask": np.eye(4, 9) > 2}, "mask: expected every variable"),
+        (np.eye(2, 9, dtype=int), {"variables": CODES}, "x: expected at least num_components = 3 samples; got 2"),
+    ],
+)
+def test_bad_input(x, keywords, message, no_type_checks):
+    with pytest.raises(ValueError, match=message):
+        latent_class.fit(jax.random.key(0), x, 3, **keywords)
+
+
+def test_parameters_that_do_not_fit_the_table(no_type_checks):
+    params, x = random_model(12, MIXED), draw(12, random_model(12, MIXED), 20, MIXED)
+    with pytest.raises(ValueError, match=r"params\.variances: expected 3 rows"):
+        latent_class.posterior(params._replace(variances=None), x, variables=MIXED)
+    with pytest.raises(ValueError, match=r"params.variances: expected shape \(3, 3\); got shape \(2, 3\)"):
+        latent_class.posterior(params._replace(variances=params.variances[:2]), x, variables=MIXED)
+    codes, others = np.eye(9, dtype=int), random_model(0)
+    with pytest.raises(ValueError, match=r"params\.variances: expected None"):
+        latent_class.posterior(others._replace(variances=params.variances), codes, variables=CODES)
+    with pytest.raises(ValueError, match=r"params\.tables: expected 27 rows"):
+        latent_class.posterior(params._replace(variances=None), codes, variables=CODES)
+    moments = latent_class.population_moments(random_model(0), variables=CODES)
+    with pytest.raises(ValueError, match="moments: expected 29 rows"):
+        latent_class.fit_moments(jax.random.key(0), moments, 3, variables=MIXED)
+
+
+def test_codes_out_of_range_under_a_trace():
+    params = random_model(13)
+    x = draw(13, params, 50)
+    bad = x.copy()
+    bad[3, 2] = 7
+
+    def run(x):
+        table = Table(x, variables=CODES)
+        return latent_class.fit(jax.random.key(0), table, K).status, latent_class.log_likelihood(params, table)
+
+    status, values = jax.jit(run)(jnp.asarray(bad))
+    assert status == Status.NON_FINITE
+    np.testing.assert_array_equal(np.isnan(values), np.arange(50) == 3)
