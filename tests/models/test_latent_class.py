@@ -141,13 +141,20 @@ def test_em_step_against_loops(indicators, pseudo_count, float64, monkeypatch):
     np.testing.assert_allclose(result.params.variances, variances, atol=1e-8)
 
 
-def test_em_of_a_column_that_is_constant_in_a_class(float64):
-    # A class that closes in on one value has no bounded likelihood: the variance stops, and the status says so.
+def test_em_of_a_class_that_closes_in_on_one_sample(float64):
+    # The likelihood has no bound there: the variances stop at their floor, and the status says so.
     params = random_model(4, MIXED)
     x = draw(4, params, 200, MIXED)
-    x[:60, 1] = 2.5
-    start = params._replace(tables=params.tables.at[MIXED.offsets[1], 0].set(2.5))
-    result = latent_class.refine(start, x, variables=MIXED, max_iters=500)
+    x[:60] = x[0]
+    tables, rows = np.array(params.tables), MIXED.offsets[:-1]
+    for column, kind in enumerate(MIXED.kinds):
+        if kind == "real":
+            tables[rows[column], 0] = x[0, column]
+        else:
+            tables[rows[column] : rows[column + 1] if column < 8 else None, 0] = 0.1 / MIXED.sizes[column]
+            tables[rows[column] + int(x[0, column]), 0] += 0.9
+    variances = params.variances.at[:, 0].set(1e-2)
+    result = latent_class.refine(LatentClass(params.weights, tables, variances), x, variables=MIXED, max_iters=500)
     assert np.isfinite(result.log_likelihood)
     assert result.status == Status.BOUNDARY
     assert np.min(result.params.variances) > 0
