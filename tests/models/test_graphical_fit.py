@@ -1,5 +1,7 @@
 """Graphical models from samples: parameters that explain new data as well as the true ones, and what is refused."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,73 +57,78 @@ GRAPHS = {
 }
 
 
-def samples(graph, seed):
-    truth = clear_params(graph, seed)
-    draw = graphical.sample(jax.random.key(seed), truth, 2 * NUM_SAMPLES)
-    return truth, draw.x[:NUM_SAMPLES], draw.x[NUM_SAMPLES:]
+# All tests of a graph have the same samples, and the same fit to them: each takes seconds.
+@functools.cache
+def samples(name):
+    truth = clear_params(GRAPHS[name], 1)
+    # The potentials are weak: 40 sweeps, as in the test of draws, forget the start.
+    draw = np.asarray(graphical.sample(jax.random.key(1), truth, 2 * NUM_SAMPLES, num_sweeps=40).x)
+    return truth, draw[:NUM_SAMPLES], draw[NUM_SAMPLES:]
 
 
-def loss(truth, params, x):
+@functools.cache
+def fit_of(name):
+    return graphical.fit(KEY, samples(name)[1], GRAPHS[name])
+
+
+@functools.cache
+def best_log_likelihoods(name):
+    """Return those of new data under the truth."""
+    truth, _, new = samples(name)
+    return np.asarray(graphical.log_likelihood(truth, new))
+
+
+def loss(name, params):
     """Return how much less likely new data are than under the truth, in nats per sample."""
-    return float(jnp.mean(graphical.log_likelihood(truth, x) - graphical.log_likelihood(params, x)))
+    values = graphical.log_likelihood(params, samples(name)[2])
+    return float(np.mean(best_log_likelihoods(name) - np.asarray(values)))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_new_data_are_nearly_as_likely_as_under_the_truth(name):
     """The likeliest parameters would lose about half of their number divided by that of the samples: 0.001."""
-    graph = GRAPHS[name]
-    truth, x, new = samples(graph, 1)
-    fit = graphical.fit(KEY, x, graph)
+    fit = fit_of(name)
     assert fit.status <= Status.MAX_ITERS
-    assert fit.params.graph == graph
-    assert loss(truth, fit.params, new) < 0.01
-    best = graphical.refine(fit.params, x, max_iters=20)
-    assert loss(truth, best.params, new) < 0.003
+    assert fit.params.graph == GRAPHS[name]
+    assert loss(name, fit.params) < 0.01
+    best = graphical.refine(fit.params, samples(name)[1], max_iters=20)
+    assert loss(name, best.params) < 0.003
 
 
 def test_missing_values_and_weights():
-    graph = GRAPHS["grid"]
-    truth, x, new = samples(graph, 2)
+    graph, (_, x, _) = GRAPHS["grid"], samples("grid")
     rng = np.random.default_rng(0)
     mask = rng.random(x.shape) < 0.8
-    assert loss(truth, graphical.fit(KEY, x, graph, mask=mask).params, new) < 0.02
-    hidden = np.where(mask, x, -1)
-    np.testing.assert_array_equal(
-        graphical.fit(KEY, hidden, graph).params.tables[1], graphical.fit(KEY, x, graph, mask=mask).params.tables[1]
-    )
+    masked = graphical.fit(KEY, x, graph, mask=mask).params
+    assert loss("grid", masked) < 0.02
+    np.testing.assert_array_equal(graphical.fit(KEY, np.where(mask, x, -1), graph).params.tables[1], masked.tables[1])
     # Rows of weight zero are not there.
     junk = np.concatenate([x, rng.integers(0, 4, x.shape)])
     weights = np.repeat([1.0, 0.0], NUM_SAMPLES)
-    weighted, plain = graphical.fit(KEY, junk, graph, row_weights=weights), graphical.fit(KEY, x, graph)
-    for one, other in zip(weighted.params.tables, plain.params.tables, strict=True):
+    weighted = graphical.fit(KEY, junk, graph, row_weights=weights)
+    for one, other in zip(weighted.params.tables, fit_of("grid").params.tables, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 def test_pseudoinverse_and_pseudolikelihood_are_consistent_too():
-    truth, x, new = samples(GRAPHS["grid"], 3)
-    assert loss(truth, graphical.fit(KEY, x, GRAPHS["grid"], marginals="pseudoinverse").params, new) < 0.02
-    truth, x, new = samples(GRAPHS["undirected"], 3)
-    fit = graphical.fit(KEY, x, plan(GRAPHS["undirected"], parameters="pseudolikelihood"))
-    assert loss(truth, fit.params, new) < 0.02
+    fit = graphical.fit(KEY, samples("grid")[1], GRAPHS["grid"], marginals="pseudoinverse")
+    assert loss("grid", fit.params) < 0.02
+    fit = graphical.fit(KEY, samples("undirected")[1], plan(GRAPHS["undirected"], parameters="pseudolikelihood"))
+    assert loss("undirected", fit.params) < 0.02
     assert fit.diagnostics.gradient_norm < 1e-3
 
 
 def test_an_observed_node_inside_the_graph_keeps_its_place():
-    graph = GRAPHS["inner"]
-    truth, x, _ = samples(graph, 4)
-    fit = graphical.fit(KEY, x, graph)
-    number = [clique[0] for clique in graph.cliques].index("y")
+    fit, (truth, _, _) = fit_of("inner"), samples("inner")
+    number = [clique[0] for clique in GRAPHS["inner"].cliques].index("y")
     order = np.argmax(np.asarray(truth.tables[number]).T @ np.asarray(fit.params.tables[number]), axis=1)
     np.testing.assert_allclose(fit.params.tables[number][:, order], truth.tables[number], atol=0.05)
 
 
 def test_under_jit_nothing_is_checked_and_the_answer_is_the_same():
-    graph = GRAPHS["chain"]
-    _, x, _ = samples(graph, 5)
-    way = plan(graph)
-    eager = graphical.fit(KEY, x, way)
-    jitted = jax.jit(lambda x: graphical.fit(KEY, x, way))(x)
-    for one, other in zip(eager.params.tables, jitted.params.tables, strict=True):
+    way = plan(GRAPHS["chain"])
+    jitted = jax.jit(lambda x: graphical.fit(KEY, x, way))(samples("chain")[1])
+    for one, other in zip(fit_of("chain").params.tables, jitted.params.tables, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
 
 
