@@ -4,7 +4,6 @@ Given the class, the views of different groups are independent; the mean of a gr
 members' confusion matrices. Moments average over the items that all groups concerned have labelled.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -66,7 +65,7 @@ def _others(group: Int[Array, " workers"], num_classes: int) -> Bool[Array, "wor
     return jnp.repeat(group[:, None] != jnp.arange(3)[None, :], num_classes, axis=1)
 
 
-@partial(jax.jit, static_argnames=("num_classes", "num_groupings"))
+@small_jit(static_argnames=("num_classes", "num_groupings"))
 def group_moments(key: Array, labels: Labels, num_classes: int, num_groupings: int) -> Grouping:
     """Deal the workers into groups, several times, and return the moments, with a leading axis of groupings."""
     k, counts = num_classes, count_labels(labels, num_classes)

@@ -277,7 +277,7 @@ def _names(confusion: Float[Array, "workers k k"], counts: Float[Array, " worker
     return match_columns(jnp.eye(average.shape[0], dtype=average.dtype), average, "assignment").permutation
 
 
-@jax.jit
+@small_jit
 def _scores(params: DawidSkene, labels: Labels) -> Float[Array, " g"]:
     """Return the mean log-likelihood of an item by each estimate."""
     weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype)

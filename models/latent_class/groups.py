@@ -1,6 +1,5 @@
 """Columns in three groups, and the moments of each grouping: those of the groups, and of every column with them."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +71,7 @@ def _allowed(columns: Int[Array, "3 q"], num_columns: int, width: int) -> Any:
     return jnp.repeat(~mine.T, width, axis=1)
 
 
-@partial(jax.jit, static_argnames=("num_components", "num_groupings"))
+@small_jit(static_argnames=("num_components", "num_groupings"))
 def group_moments(key: Array, table: Table, num_components: int, num_groupings: int) -> Grouping:
     """Draw groups and return the moments of a table of shares, with a leading axis of groupings."""
     shares = described(table)

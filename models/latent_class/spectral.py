@@ -248,7 +248,7 @@ def _in_units(
     return LatentClass(weights, tables, jnp.where(variance > least, variance, pooled) * scaling.width[:, None] ** 2)
 
 
-@jax.jit
+@small_jit
 def _scores(params: LatentClass, rows: Table) -> Float[Array, " g"]:
     """Return the mean log-likelihood of some rows by each estimate."""
     return jax.lax.map(lambda one: jnp.mean(jax.nn.logsumexp(log_joint(one, rows), axis=1)), params)

@@ -55,6 +55,8 @@ class Model:
     """How closely fits agree in float64 that are the same in theory; at least the tolerance of the decomposition."""
     compiled_tolerance: float = 1e-7
     """How closely `fit` agrees in float64 with itself under `jit` and `vmap`."""
+    single_tolerance: float = 2e-3
+    """The same in float32."""
     has_exact_likelihood: bool = True
     num_components: Any = 3
     """What `fit` takes in this place; the graph of a graphical model."""

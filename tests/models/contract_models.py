@@ -170,8 +170,10 @@ HIDDEN_MARKOV = Model(
             lambda params: params._replace(emission=params.emission[SYMBOLS]),
         ),
     ),
-    # EM ends on a flat top of the likelihood, 5e-12 nats apart: at which step is a matter of rounding.
+    # EM ends on a flat top of the likelihood, 5e-12 nats apart: at which step is a matter of rounding. In float32 it is
+    # the 56th or the 64th, by how the compiler divides the program, and transitions end 4e-3 apart.
     compiled_tolerance=1e-6,
+    single_tolerance=1e-2,
     variant="symbols",
 )
 

