@@ -52,6 +52,12 @@ def group_views(labels: Labels, group: Int[Array, " workers"], num_classes: int)
     return Views(divide(votes, total[:, :, None]), total > 0)
 
 
+@small_jit(static_argnames="num_groupings")
+def draw_groups(key: Array, sizes: Float[Array, " workers"], num_groupings: int) -> Int[Array, "g workers"]:
+    """Deal the workers into three groups, several times."""
+    return jax.vmap(lambda key: _draw_group(key, sizes))(jax.random.split(key, num_groupings))
+
+
 def _draw_group(key: Array, sizes: Float[Array, " workers"]) -> Int[Array, " workers"]:
     """Return the group of each worker; those with many labels are dealt first."""
     workers = sizes.shape[0]
@@ -65,14 +71,13 @@ def _others(group: Int[Array, " workers"], num_classes: int) -> Bool[Array, "wor
     return jnp.repeat(group[:, None] != jnp.arange(3)[None, :], num_classes, axis=1)
 
 
-@small_jit(static_argnames=("num_classes", "num_groupings"))
-def group_moments(key: Array, labels: Labels, num_classes: int, num_groupings: int) -> Grouping:
-    """Deal the workers into groups, several times, and return the moments, with a leading axis of groupings."""
-    k, counts = num_classes, count_labels(labels, num_classes)
+@small_jit(static_argnames="num_classes")
+def group_moments(labels: Labels, groups: Int[Array, "g workers"], num_classes: int) -> Grouping:
+    """Return the moments of each grouping of the workers, with a leading axis of groupings."""
+    k = num_classes
     weights = average_weights(labels.row_weights, labels.num_items, labels.dtype)
 
-    def one(key: Array) -> Grouping:
-        group = _draw_group(key, counts)
+    def one(group: Int[Array, " workers"]) -> Grouping:
         shares, present = group_views(labels, group, k)
 
         def features(shares: Array, present: Array) -> list[tuple[Array, Array]]:
@@ -85,7 +90,7 @@ def group_moments(key: Array, labels: Labels, num_classes: int, num_groupings: i
         seen = jnp.repeat(jnp.sum(together.reshape(-1, k, 3), axis=1), k, axis=1)
         return Grouping(group, views, References(products, seen, _others(group, k)))
 
-    return lax.map(one, jax.random.split(key, num_groupings))
+    return lax.map(one, groups)
 
 
 @small_jit(static_argnames="num_classes")

@@ -16,7 +16,7 @@ from latensor.models.checks import check_moments
 from latensor.models.classes import read_off
 from latensor.models.crowd.data import check_labels
 from latensor.models.crowd.evidence import weigh_evidence
-from latensor.models.crowd.groups import Grouping, count_labels, group_moments, groups_of_moments
+from latensor.models.crowd.groups import Grouping, count_labels, draw_groups, group_moments, groups_of_moments
 from latensor.models.crowd.likelihood import log_joint, vote_shares, wins
 from latensor.models.crowd.params import DawidSkene, stack, unstack
 from latensor.models.evidence import Evidence, add_evidence, coincide
@@ -122,9 +122,10 @@ def fit(
     key_groups, key_factors, key_evidence = _split(key)
     if method == "majority":
         return add_evidence(*_by_vote(labels, k))
-    groupings = group_moments(key_groups, labels, k, num_groupings)
+    counts = _count(labels, k)
+    groupings = group_moments(labels, draw_groups(key_groups, counts, num_groupings), k)
     noise = jnp.asarray(np.asarray(1 / labels.num_items, labels.dtype))
-    estimates = _estimate(key_factors, groupings, _count(labels, k), noise, options)
+    estimates = _estimate(key_factors, groupings, counts, noise, options)
     result = _arrange(estimates, _scores(estimates.params, labels), _label_status(labels, k), options)
     drawn = _LABELS_PER_CLASS * k
     evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, drawn, len(options.alive))

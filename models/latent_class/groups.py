@@ -49,6 +49,7 @@ def columns_per_group(shares: Variables, num_components: int) -> int:
     return max(enough, min(-(-len(sizes) // 3), _MOST_ROWS // max(shares.sizes)))
 
 
+@small_jit(static_argnames=("shares", "num_components", "num_groupings"))
 def draw_groups(key: Array, shares: Variables, num_components: int, num_groupings: int) -> Int[Array, "g 3 q"]:
     """Deal the columns into three groups, several times."""
     number, sizes = columns_per_group(shares, num_components), jnp.asarray(shares.sizes, jnp.float32)
@@ -71,11 +72,10 @@ def _allowed(columns: Int[Array, "3 q"], num_columns: int, width: int) -> Any:
     return jnp.repeat(~mine.T, width, axis=1)
 
 
-@small_jit(static_argnames=("num_components", "num_groupings"))
-def group_moments(key: Array, table: Table, num_components: int, num_groupings: int) -> Grouping:
-    """Draw groups and return the moments of a table of shares, with a leading axis of groupings."""
+@small_jit
+def group_moments(table: Table, columns: Int[Array, "g 3 q"]) -> Grouping:
+    """Return the moments of a table of shares, with a leading axis of groupings."""
     shares = described(table)
-    columns = draw_groups(key, shares, num_components, num_groupings)
     weights = average_weights(table.row_weights, table.num_rows, table.dtype)
 
     def one(columns: Int[Array, "3 q"]) -> Grouping:
@@ -122,13 +122,12 @@ def stacked_owner(shares: Variables) -> np.ndarray:
     return np.concatenate([shares.row_variables, _share_columns(shares)])
 
 
-@small_jit(static_argnames=("variables", "num_components", "num_groupings"))
+@small_jit(static_argnames=("variables", "num_components"))
 def groups_of_moments(
-    key: Array, moments: Moments, variables: Variables, num_components: int, num_groupings: int
+    moments: Moments, columns: Int[Array, "g 3 q"], variables: Variables, num_components: int
 ) -> tuple[Grouping, Float[Array, " rows"], Scaling | None]:
     """Do to dense moments what `share_table` and `group_moments` do to data; also return the means of the shares."""
     moments, shares, scaling = _scale(moments, variables, num_components)
-    columns = draw_groups(key, shares, num_components, num_groupings)
     rows = shares.num_rows
 
     def one(columns: Int[Array, "3 q"]) -> Grouping:

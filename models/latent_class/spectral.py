@@ -19,6 +19,7 @@ from latensor.models.latent_class.density import log_joint
 from latensor.models.latent_class.evidence import one_class, overall_frequencies, weigh_evidence
 from latensor.models.latent_class.groups import (
     Grouping,
+    draw_groups,
     group_moments,
     groups_of_moments,
     largest_rank,
@@ -131,10 +132,11 @@ def fit(
     key_groups, key_factors, key_evidence = _split(key)
     shares, scaling = share_table(table, k)
     overall = overall_frequencies(shares)
-    groupings = group_moments(key_groups, shares, k, num_groupings)
+    columns = draw_groups(key_groups, as_shares(options.variables), k, num_groupings)
+    groupings = group_moments(shares, columns)
     noise = jnp.asarray(np.asarray(1 / table.num_rows, float_type(table)))
     estimates = _estimate(key_factors, groupings, overall.mean, scaling, noise, options, False)
-    result = _choose(estimates, table, overall.status, options)
+    result = _arrange(estimates, _scores(estimates.params, table), overall.status, options)
     if k == 1:
         return _only_class(result, one_class(overall.mean, scaling, options.variables))
     return add_evidence(result, weigh_evidence(key_evidence, result, table, shares, overall.mean, scaling))
@@ -163,7 +165,8 @@ def fit_moments(
             f"got {moments.first.shape[0]}"
         )
     key_groups, key_factors, _ = _split(key)
-    groupings, mean, scaling = groups_of_moments(key_groups, moments, variables, options.num_components, 1)
+    columns = draw_groups(key_groups, as_shares(variables), options.num_components, 1)
+    groupings, mean, scaling = groups_of_moments(moments, columns, variables, options.num_components)
     estimates = _estimate(key_factors, groupings, mean, scaling, jnp.zeros_like(mean[0]), options, True)
     return _arrange(estimates, None, jnp.asarray(np.int32(Status.CONVERGED)), options)
 
@@ -249,14 +252,10 @@ def _in_units(
 
 
 @small_jit
-def _scores(params: LatentClass, rows: Table) -> Float[Array, " g"]:
+def _scores(params: LatentClass, table: Table) -> Float[Array, " g"]:
     """Return the mean log-likelihood of some rows by each estimate."""
+    rows = choose_rows(table, _NUM_ROWS)
     return jax.lax.map(lambda one: jnp.mean(jax.nn.logsumexp(log_joint(one, rows), axis=1)), params)
-
-
-def _choose(estimates: Estimates, table: Table, status: Int[Array, ""], options: Options) -> Fit:
-    """Return the likeliest estimate."""
-    return _arrange(estimates, _scores(estimates.params, choose_rows(table, _NUM_ROWS)), status, options)
 
 
 @small_jit(static_argnames="options")
