@@ -68,7 +68,8 @@ def feature_moments(
 
     Args:
       features: maps blocks of rows to three pairs `(values (n, r), observed (n, r) or None)`. Values that are not
-        observed are zero; all three are observed everywhere, or none is said to be.
+        observed are zero; all three are observed everywhere, or none is said to be. Where `s` values in a row are
+        always observed together, such as the indicators of one column, `observed` may be `(n, r / s)`.
       weights: of the rows; they sum to one.
       *rows: what `features` is given blocks of.
       floats_per_row: see `sum_over_rows`.
@@ -86,8 +87,17 @@ def feature_moments(
         return values, cross_sums(weights, *seen) if seen else None
 
     values, counts = sum_over_rows(block, weights, *rows, floats_per_row=floats_per_row)
+    if counts is not None:
+        counts = jax.tree.map(lambda part, count: _widen(count, part.shape), values, counts)
     first, second, third = values if counts is None else jax.tree.map(divide, values, counts)
     return CrossMoments(first, second, third, jnp.int32(0)), None if counts is None else counts[2]
+
+
+def _widen(counts: Float[Array, "..."], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Repeat counts of what is observed together along every axis, up to a shape."""
+    for axis, size in enumerate(shape):
+        counts = jnp.repeat(counts, size // counts.shape[axis], axis=axis)
+    return counts
 
 
 def is_categorical(view: Num[Array, "n ..."]) -> bool:

@@ -81,7 +81,7 @@ def group_moments(labels: Labels, groups: Int[Array, "g workers"], num_classes: 
         shares, present = group_views(labels, group, k)
 
         def features(shares: Array, present: Array) -> list[tuple[Array, Array]]:
-            return [(shares[:, g], jnp.repeat(present[:, g, None], k, axis=1)) for g in range(3)]
+            return [(shares[:, g], present[:, g, None]) for g in range(3)]
 
         views, _ = feature_moments(features, weights, shares, present, floats_per_row=4 * k**2)
         weighted = weights[:, None]

@@ -21,7 +21,7 @@ from latensor.models.shares import (
 )
 from latensor.models.views import References, combine_moments, deal
 from latensor.moments import CrossMoments, Moments, Table, Variables, sum_over_rows
-from latensor.moments.internal import SHARE, average_weights, described, raw_cross_moments, row_features
+from latensor.moments.internal import SHARE, average_weights, described, feature_moments, row_features
 
 # A group has at most so many stacked rows, unless the rank needs more: the cost of its moments grows with the cube.
 _MOST_ROWS = 48
@@ -80,12 +80,25 @@ def group_moments(table: Table, columns: Int[Array, "g 3 q"]) -> Grouping:
 
     def one(columns: Int[Array, "3 q"]) -> Grouping:
         places = places_of(columns, shares)
-        views = raw_cross_moments(table, (places[0], places[1], places[2]))
+
+        def features(rows: Table) -> list[tuple[Array, Array | None]]:
+            return [
+                (row_features(rows, each)[0], _observed(rows, group))
+                for each, group in zip(places, columns, strict=True)
+            ]
+
+        width = places.shape[1] ** 2
+        views, _ = feature_moments(features, weights, table, floats_per_row=width)
         products, seen = _references(table, weights, places.reshape(-1))
         allowed = _allowed(columns, shares.num_variables, places.shape[1])
         return Grouping(columns, views, References(products, seen, allowed))
 
     return lax.map(one, columns)
+
+
+def _observed(rows: Table, columns: Int[Array, " q"]) -> Any:
+    """Return whether the columns of a group are observed, never where they are padding; `None` where all are."""
+    return None if rows.mask is None else rows.mask[:, jnp.maximum(columns, 0)] & (columns >= 0)[None, :]
 
 
 def _references(
