@@ -100,15 +100,15 @@ def _trial(key: Array, num_spammers: Array, num_items: int, labels_per_item: int
 
 def run(options: Options) -> Report:
     """Run all settings."""
-    trials = options.trials or (5 if options.quick else 100)
-    num_items = 200 if options.quick else 2_000
-    per_item = _LABELS[:1] if options.quick else _LABELS
+    trials = options.trials or (3 if options.quick else 100)
+    num_items = 500 if options.quick else 2_000
+    per_item, spammers = (_LABELS[:1], (0.0, 0.3)) if options.quick else (_LABELS, _SPAMMERS)
     outcomes: dict[tuple[float, int], _Outcome] = {}
     with double_precision():
         keys = jax.random.split(jax.random.key(14), trials)
         for labels_per_item in per_item:
             run_all = jax.vmap(partial(_trial, num_items=num_items, labels_per_item=labels_per_item), (0, None))
-            for share in tqdm(_SPAMMERS, desc=f"{labels_per_item} labels per item"):
+            for share in tqdm(spammers, desc=f"{labels_per_item} labels per item"):
                 number = jnp.asarray(round(share * _WORKERS))
                 outcomes[share, labels_per_item] = jax.tree.map(np.asarray, run_all(keys, number))
     rows = [_row(setting, outcome) for setting, outcome in outcomes.items()]
@@ -150,12 +150,14 @@ def _claim(outcome: _Outcome, trials: int) -> Claim:
 
 def _picture(outcomes: dict[tuple[float, int], _Outcome], per_item: tuple[int, ...]) -> Any:
     made, axes = figure(len(per_item), (2.8 * len(per_item) + 0.4, 3.2))
-    shares = [100 * share for share in _SPAMMERS]
+    shares = sorted({share for share, _ in outcomes})
     for axis, number in zip(axes, per_item, strict=True):
-        means = np.array([100 * outcomes[share, number].errors.mean(axis=0) for share in _SPAMMERS])
+        means = np.array([100 * outcomes[share, number].errors.mean(axis=0) for share in shares])
         for (name, (colour, line)), values in zip(_LOOKS.items(), means.T, strict=True):
-            axis.plot(shares, values, line, color=COLOURS[colour], marker="o", ms=3, label=name)
-        axis.set(title=f"{number} labels per item", xlabel="spammers %", xticks=shares)
+            axis.plot(
+                [100 * share for share in shares], values, line, color=COLOURS[colour], marker="o", ms=3, label=name
+            )
+        axis.set(title=f"{number} labels per item", xlabel="spammers %", xticks=[100 * share for share in shares])
         axis.set_ylim(0, None)
     axes[0].set_ylabel("wrong items %")
     axes[0].legend(frameon=False, fontsize=7)
