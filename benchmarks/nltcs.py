@@ -67,8 +67,9 @@ def random_latent_class(key: Array, answers: Answers, k: int, pseudo_count: floa
 @jax.jit
 def _climb(starts: LatentClass, x: Array, pseudo_count: float) -> Refined:
     def one(start: LatentClass) -> Refined:
-        options = {"smoothing": 0.0, "pseudo_count": pseudo_count, "max_iters": _STEPS}
-        return latent_class.refine(start, x, variables=NLTCS_VARIABLES, **options)
+        return latent_class.refine(
+            start, x, variables=NLTCS_VARIABLES, smoothing=0.0, pseudo_count=pseudo_count, max_iters=_STEPS
+        )
 
     return jax.vmap(one)(starts)
 

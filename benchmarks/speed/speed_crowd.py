@@ -108,7 +108,7 @@ def _against_peer(options: Options, peer_type: Any) -> tuple[list[list[Any]], li
     frame = pandas.DataFrame(np.asarray(data.labels.x), columns=["task", "worker", "label"])
     with double_precision():
         start = _start(data)
-        given = {"pseudo_count": 0.0, "class_prior": "estimated", "tol": 0.0, "max_iters": num_steps}
+        given: dict[str, Any] = {"pseudo_count": 0.0, "class_prior": "estimated", "tol": 0.0, "max_iters": num_steps}
         timing, ours = measure(partial(crowd.refine, start, data.labels, **given), 5)
         peer_times = []
         for _ in range(3):

@@ -85,7 +85,7 @@ def _peer(peer_type: Callable[..., Any], data: _Data, seed: int) -> tuple[float,
 
 def _compare(peer_type: Callable[..., Any], seed: int, n: int, holes: float) -> _Outcome:
     data = _draw(seed, n, holes)
-    given = {"variables": _VARIABLES, "mask": data.mask}
+    given: dict[str, Any] = {"variables": _VARIABLES, "mask": data.mask}
     timing, fit = measure(lambda: latent_class.fit(jax.random.key(seed), data.codes, _CLASSES, **given), 3)
     after, refined = measure(lambda: latent_class.refine(fit.params, data.codes, **given), 3)
     ours = float(jnp.mean(latent_class.log_likelihood(refined.params, data.codes, **given)))

@@ -120,7 +120,7 @@ def run(options: Options) -> Report:
 
 def _gaps(outcome: _Outcome) -> np.ndarray:
     """Return how far above the truth's the objectives of the other two starts are."""
-    return outcome.objectives[:, :2] - outcome.objectives[:, 2:]
+    return np.asarray(outcome.objectives[:, :2] - outcome.objectives[:, 2:])
 
 
 def _row(setting: tuple[float, int], outcome: _Outcome) -> list[Any]:

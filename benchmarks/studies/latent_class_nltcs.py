@@ -40,9 +40,9 @@ class _Outcome(NamedTuple):
     k: int
     params: LatentClass
     """By `fit` and `refine`."""
-    train: tuple[float, float, float]
+    train: tuple[float, ...]
     """Of `fit`, `refine`, and the best of ten random starts."""
-    test: tuple[float, float, float]
+    test: tuple[float, ...]
     ends: int
     """How many of the random starts end within 1e-3 nats of the best."""
     steps: int
@@ -63,7 +63,7 @@ def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
 
 def _classes(answers: Answers, k: int) -> _Outcome:
     key_fit, key_random = jax.random.split(jax.random.fold_in(jax.random.key(16), k))
-    given = {"variables": nltcs.NLTCS_VARIABLES}
+    given: dict[str, Any] = {"variables": nltcs.NLTCS_VARIABLES}
 
     def ours() -> tuple[Any, Any]:
         fit = latent_class.fit(key_fit, answers.train, k, **given)
@@ -75,7 +75,7 @@ def _classes(answers: Answers, k: int) -> _Outcome:
     scores = [tuple(_score(params, part) for params in models) for part in (answers.train, answers.test)]
     ends = int(np.sum(best.values >= best.train - 1e-3))
     status, steps = Status(int(fit.status)).name, int(refined.num_iters)
-    return _Outcome(k, refined.params, scores[0], scores[1], ends, steps, status, (seconds, more_seconds))  # type: ignore[arg-type]
+    return _Outcome(k, refined.params, scores[0], scores[1], ends, steps, status, (seconds, more_seconds))
 
 
 def run(options: Options) -> Report:
