@@ -4,7 +4,7 @@
 default. The picture shows workers with at least 30 labels: the two with the highest accuracy by the model, the two in
 the middle and the two with the lowest; and the accuracy of all workers against the number of their labels. The measured
 accuracy of a worker is the share of labels that agree with the truth, of items with a known class; the model's, from
-`worker_accuracy`, is for equally frequent classes, and never sees the truth.
+`worker_accuracy`, never sees the truth.
 
 Claim (ours): for workers with at least 30 labels of items with a known class, the correlation of the two accuracies is
 at least 0.8.
