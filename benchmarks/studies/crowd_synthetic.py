@@ -7,8 +7,8 @@ at random, each with frequencies of its own from Dirichlet(1), whatever the item
 
 EM is `refine` with one label added to each cell, its default, and equally likely classes, which is true here, run until
 a step gains less than 1e-10 of the objective, in double precision, from three starts: `fit` with its defaults, the
-majority vote, and the true parameters. A start reaches the truth's if its objective, the log-likelihood plus the logarithm of the prior, is
-at most 1e-4 nats per item below.
+majority vote, and the true parameters. A start reaches the truth's if its objective, the log-likelihood plus the
+logarithm of the prior, is at most 1e-4 nats per item below.
 
 Claim (ours): with 30 % of spammers and 3 labels per item, EM from `fit` reaches the objective of EM from the truth in
 at least 95 % of the trials.
