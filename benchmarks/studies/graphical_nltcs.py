@@ -39,10 +39,6 @@ from latensor.models import graphical
 from latensor.models.graphical import Graphical
 
 # fmt: off
-_COLUMNS = (
-    "telephoning", "medicine", "money", "travelling", "outside", "groceries", "cooking", "laundry", "light housework",
-    "heavy housework", "toilet", "bathing", "dressing", "inside", "bed", "eating",
-)
 _INDOORS = ("eating", "bed", "inside", "dressing", "bathing", "toilet")
 _OUTDOORS = ("heavy housework", "groceries", "outside", "travelling")
 _HOUSEHOLD, _MIND = ("light housework", "laundry", "cooking"), ("money", "medicine", "telephoning")
@@ -74,7 +70,7 @@ class _Model(NamedTuple):
 def _tree(name: str, answers: Answers) -> _Model:
     causes, k = _TREES[name]
     graph = graphical.latent_tree({"root": list(causes)}, causes, num_states=k, num_values=2)
-    columns = [_COLUMNS.index(item) for item in graph.observed]
+    columns = [nltcs.ITEMS.index(item) for item in graph.observed]
     train, valid, test = (part[:, columns] for part in answers)
 
     def refine(params: Graphical) -> Any:
