@@ -89,16 +89,18 @@ def safe_log(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def update_tables(
-    sums: ClassSums, tables: Float[Array, "rows k"], pseudo_count: Float[Array, ""], variables: Variables
+    sums: ClassSums, tables: Float[Array, "rows k"], pseudo_count: Float[Array, "..."], variables: Variables
 ) -> Float[Array, "rows k"]:
-    """Return the likeliest blocks for expected counts, with a pseudo-count in every cell; those without any stay."""
+    """Return the likeliest blocks for expected counts, with pseudo-counts in every cell; those without any stay."""
     return normalize_blocks(sums.counts + pseudo_count, tables, variables)[0]
 
 
-def log_prior(tables: Float[Array, "rows k"], pseudo_count: Float[Array, ""], variables: Variables) -> Float[Array, ""]:
+def log_prior(
+    tables: Float[Array, "rows k"], pseudo_count: Float[Array, "..."], variables: Variables
+) -> Float[Array, ""]:
     """Return the logarithm of the Dirichlet prior that pseudo-counts stand for, up to a constant."""
     codes = np.isin(variables.row_variables, variables.categorical)
-    return pseudo_count * jnp.sum(jnp.where(codes[:, None], safe_log(tables), 0))
+    return jnp.sum(pseudo_count * jnp.where(codes[:, None], safe_log(tables), 0))
 
 
 def penalized_em(

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_number, check_option, divide
+from latensor.base import check_number, check_option, divide, positive_or_one
 from latensor.models.classes import ClassSums, log_prior, penalized_em, safe_log, update_tables
 from latensor.models.crowd.data import check_pair
+from latensor.models.crowd.groups import count_labels
 from latensor.models.crowd.likelihood import expect, wins
 from latensor.models.crowd.params import DawidSkene, stack, unstack
 from latensor.models.em import em_limits
@@ -21,6 +22,9 @@ from latensor.moments.internal import average_weights
 CLASS_PRIORS = ("balanced", "uniform", "estimated")
 # A class that wins fewer than this share of an even part of the votes is less likely than others.
 _FEW_WINS = 0.5
+# Labels per cell of a confusion matrix from which on workers are not pooled, and how many labels of each class per
+# class they are given at the most.
+_MANY_LABELS, _MOST_POOLED = 5, 2
 
 
 def refine(
@@ -33,6 +37,7 @@ def refine(
     max_iters: int | Array = 200,
     pseudo_count: float | Array = 1.0,
     class_prior: Literal["balanced", "uniform", "estimated"] = "balanced",
+    pooling: float | Array | None = None,
 ) -> Refined:
     """Improve `params` by EM. The likelihood times the prior of the parameters never falls.
 
@@ -51,6 +56,10 @@ def refine(
         class that hardly occurs takes items from others. `"balanced"` is halfway: a Dirichlet prior that counts as much
         as all items, even but for classes that win less than half of an even share of the items by vote, which are
         less likely in proportion. The benchmark `crowd_table1` compares them.
+      pooling: labels of each class that every worker is given beforehand, divided as all workers together divide theirs
+        at the start. By default none where workers gave many labels (five per cell of their matrix, in the mean over
+        labels), and up to `2k` where they gave few: a confusion matrix cannot be learned from ten labels, and EM would
+        err on more items than a vote.
 
     Returns:
       `Refined`; its `log_likelihood` is that of the labels alone, without the prior. Classes keep their names. Cost:
@@ -61,10 +70,11 @@ def refine(
     dtype = params.confusion.dtype
     check_option("class_prior", class_prior, CLASS_PRIORS)
     pseudo = jnp.asarray(check_number("pseudo_count", pseudo_count, 0.0), dtype)
-    return _refine(params, labels, *em_limits(tol, max_iters, dtype), pseudo, class_prior)
+    pooled = None if pooling is None else jnp.asarray(check_number("pooling", pooling, 0.0), dtype)
+    return _refine(params, labels, *em_limits(tol, max_iters, dtype), pseudo, class_prior, pooled)
 
 
-@partial(jax.jit, static_argnames="class_prior")
+@partial(jax.jit, static_argnames=("class_prior",))
 def _refine(
     params: DawidSkene,
     labels: Labels,
@@ -72,9 +82,11 @@ def _refine(
     max_iters: Int[Array, ""],
     pseudo_count: Float[Array, ""],
     class_prior: str,
+    pooling: Float[Array, ""] | None,
 ) -> Refined:
     workers, k, _ = params.confusion.shape
-    variables, pseudo = categorical_variables(workers, k), pseudo_count / labels.num_items
+    variables = categorical_variables(workers, k)
+    pseudo = (pseudo_count + _pooled_labels(params, labels, pooling)) / labels.num_items
     weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype)
     base = None if class_prior == "estimated" else _base(labels, k, class_prior).astype(params.prior.dtype)
 
@@ -98,6 +110,19 @@ def _refine(
     return penalized_em(
         lambda params: expect(params, labels, weights), update, penalty, start, tol=tol, max_iters=max_iters
     )
+
+
+def _pooled_labels(params: DawidSkene, labels: Labels, pooling: Float[Array, ""] | None) -> Float[Array, "rows k"]:
+    """Return the labels that every worker is given beforehand, for the cells of all confusion matrices."""
+    workers, k, _ = params.confusion.shape
+    counts = count_labels(labels, k).astype(params.prior.dtype)
+    total = positive_or_one(jnp.sum(counts))
+    together = jnp.sum(counts[:, None, None] * params.confusion, axis=0) / total
+    if pooling is None:
+        # Of the worker of a label, not of a worker: what counts is who gave most labels.
+        usual = jnp.sum(counts**2) / total
+        pooling = _MOST_POOLED * k * jnp.maximum(1 - usual / (_MANY_LABELS * k**2), 0)
+    return jnp.tile(pooling * together, (workers, 1))
 
 
 def _base(labels: Labels, num_classes: int, class_prior: str) -> Float[Array, " k"]:

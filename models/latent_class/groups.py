@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import matmul, small_jit
+from latensor.base import divide, einsum, matmul, small_jit
 from latensor.decompose.internal import anchor_capacity
 from latensor.models.blocks import observed_values
 from latensor.models.shares import (
@@ -25,6 +25,8 @@ from latensor.moments.internal import SHARE, average_weights, described, feature
 
 # A group has at most so many stacked rows, unless the rank needs more: the cost of its moments grows with the cube.
 _MOST_ROWS = 48
+# Directions beyond twice the number of classes that the views of a complete table are projected to.
+_OVERSAMPLING = 8
 
 
 class Grouping(NamedTuple):
@@ -72,28 +74,80 @@ def _allowed(columns: Int[Array, "3 q"], num_columns: int, width: int) -> Any:
     return jnp.repeat(~mine.T, width, axis=1)
 
 
-@small_jit
-def group_moments(table: Table, columns: Int[Array, "g 3 q"]) -> Grouping:
-    """Return the moments of a table of shares, with a leading axis of groupings."""
+@small_jit(static_argnames="num_components")
+def group_moments(table: Table, columns: Int[Array, "g 3 q"], num_components: int) -> Grouping:
+    """Return the moments of a table of shares, with a leading axis of groupings.
+
+    Where entries are missing, every moment averages over the rows that have it. The third moment of a complete table
+    is that of its views' projections to the directions that they share, a few more than there are classes: the others
+    are noise, and cost time.
+    """
     shares = described(table)
     weights = average_weights(table.row_weights, table.num_rows, table.dtype)
+    num_directions = 2 * num_components + _OVERSAMPLING
 
     def one(columns: Int[Array, "3 q"]) -> Grouping:
         places = places_of(columns, shares)
-
-        def features(rows: Table) -> list[tuple[Array, Array | None]]:
-            return [
-                (row_features(rows, each)[0], _observed(rows, group))
-                for each, group in zip(places, columns, strict=True)
-            ]
-
-        width = places.shape[1] ** 2
-        views, _ = feature_moments(features, weights, table, floats_per_row=width)
         products, seen = _references(table, weights, places.reshape(-1))
+        if table.mask is None and places.shape[1] > num_directions:
+            views = _projected_moments(table, weights, places, products, num_directions)
+        else:
+            views = _available_moments(table, weights, places, columns)
         allowed = _allowed(columns, shares.num_variables, places.shape[1])
         return Grouping(columns, views, References(products, seen, allowed))
 
     return lax.map(one, columns)
+
+
+def _available_moments(
+    table: Table, weights: Float[Array, " n"], places: Int[Array, "3 d"], columns: Int[Array, "3 q"]
+) -> CrossMoments:
+    def features(rows: Table) -> list[tuple[Array, Array | None]]:
+        return [
+            (row_features(rows, each)[0], _observed(rows, group)) for each, group in zip(places, columns, strict=True)
+        ]
+
+    return feature_moments(features, weights, table, floats_per_row=places.shape[1] ** 2)[0]
+
+
+def _projected_moments(
+    table: Table,
+    weights: Float[Array, " n"],
+    places: Int[Array, "3 d"],
+    products: Float[Array, "rows m"],
+    num_directions: int,
+) -> CrossMoments:
+    """Return the moments of a complete table; `products` are those of all stacked rows with the views."""
+    width = places.shape[1]
+    inside = places >= 0
+    picked = jnp.where(inside.reshape(-1)[:, None], products[jnp.maximum(places.reshape(-1), 0)], 0)
+    pairs = picked.reshape(3, width, 3, width)
+    means = _means(table, weights, places)
+    units = jnp.sqrt(jnp.maximum(means, 0))
+    inverse = divide(1, units)
+    scaled = pairs * inverse[:, :, None, None] * inverse[None, None, :, :]
+    shared = jnp.stack([jnp.concatenate([scaled[g, :, h] for h in range(3) if h != g], axis=1) for g in range(3)])
+    # One batch of all three: several batches side by side can hang on a CPU. LAPACK may hang on a NaN.
+    gram = einsum("gim,gjm->gij", shared, shared)
+    finite = jnp.all(jnp.isfinite(gram))
+    basis = jnp.linalg.eigh(jnp.where(finite, gram, 0))[1][:, :, -num_directions:]
+    down, up = inverse[:, :, None] * basis, units[:, :, None] * basis
+
+    def features(rows: Table) -> list[tuple[Array, None]]:
+        return [(matmul(row_features(rows, places[g])[0], down[g]), None) for g in range(3)]
+
+    views, _ = feature_moments(features, weights, table, floats_per_row=num_directions**2 + 3 * width)
+    third = einsum("abc,ia,jb,lc->ijl", views.third, up[0], up[1], up[2])
+    second = (pairs[0, :, 1], pairs[0, :, 2], pairs[1, :, 2])
+    return CrossMoments((means[0], means[1], means[2]), second, third, jnp.int32(0))
+
+
+def _means(table: Table, weights: Float[Array, " n"], places: Int[Array, "3 d"]) -> Float[Array, "3 d"]:
+    def block(rows: Table, weights: Array) -> Array:
+        return matmul(weights, row_features(rows, places.reshape(-1))[0])
+
+    means = sum_over_rows(block, table, weights, floats_per_row=2 * places.size)
+    return means.reshape(3, -1)
 
 
 def _observed(rows: Table, columns: Int[Array, " q"]) -> Any:

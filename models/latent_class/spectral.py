@@ -133,7 +133,7 @@ def fit(
     shares, scaling = share_table(table, k)
     overall = overall_frequencies(shares)
     columns = draw_groups(key_groups, as_shares(options.variables), k, num_groupings)
-    groupings = group_moments(shares, columns)
+    groupings = group_moments(shares, columns, k)
     noise = jnp.asarray(np.asarray(1 / table.num_rows, float_type(table)))
     estimates = _estimate(key_factors, groupings, overall.mean, scaling, noise, options, False)
     result = _arrange(estimates, _scores(estimates.params, table), overall.status, options)

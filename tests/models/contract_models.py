@@ -236,7 +236,7 @@ CROWD = Model(
     weights=lambda params: params.prior,
     num_rows=600,
     # Maximum likelihood: with a prior it is the posterior that never falls.
-    options={"labels_per_item": 5, "pseudo_count": 0.0, "class_prior": "estimated", "method": "power"},
+    options={"labels_per_item": 5, "pseudo_count": 0.0, "class_prior": "estimated", "pooling": 0.0, "method": "power"},
     symmetries=(
         Symmetry(
             "relabelled classes",

@@ -109,7 +109,7 @@ def plain_step(params, x, pseudo_count, class_prior):
         joint[item] += np.log(confusion[worker, label])
     joint = np.exp(joint - joint.max(axis=1, keepdims=True))
     joint /= joint.sum(axis=1, keepdims=True)
-    counts = np.full(confusion.shape, pseudo_count)
+    counts = np.zeros(confusion.shape) + pseudo_count
     for item, worker, label in x:
         counts[worker, label] += joint[item]
     sizes = joint.mean(axis=0)
@@ -126,7 +126,8 @@ def test_em_steps_against_loops(pseudo_count, class_prior, float64):
     expected = params._replace(prior=start)
     for _ in range(3):
         expected = plain_step(expected, x, pseudo_count, class_prior)
-    result = crowd.refine(params, x, tol=0.0, max_iters=3, pseudo_count=pseudo_count, class_prior=class_prior)
+    options = {"pseudo_count": pseudo_count, "class_prior": class_prior, "pooling": 0.0}
+    result = crowd.refine(params, x, tol=0.0, max_iters=3, **options)
     np.testing.assert_allclose(result.params.prior, expected.prior, atol=1e-12)
     np.testing.assert_allclose(result.params.confusion, expected.confusion, atol=1e-12)
     mean = np.mean(crowd.log_likelihood(result.params, x))
@@ -138,12 +139,39 @@ def test_posterior_of_em_never_falls(float64):
     x, _ = draw(4, params, items=60, per_item=3)
 
     def objective(steps):
-        result = crowd.refine(random_model(5), x, tol=0.0, max_iters=steps)
+        result = crowd.refine(random_model(5), x, tol=0.0, max_iters=steps, pooling=0.0)
         prior, confusion = (np.log(np.asarray(leaf)) for leaf in result.params)
         return 60 * float(result.log_likelihood) + confusion.sum() + 60 * prior.mean()
 
     values = [objective(steps) for steps in (0, 1, 2, 5, 20)]
     assert np.all(np.diff(values) > 0)
+
+
+def test_pooled_labels_are_those_of_all_workers(float64):
+    params = random_model(3)
+    x, _ = draw(3, params, items=60)
+    counts = np.bincount(x[:, 1], minlength=WORKERS)
+    together = np.einsum("w,wlh->lh", counts, np.asarray(params.confusion)) / len(x)
+    options = {"pseudo_count": 0.0, "class_prior": "uniform", "tol": 0.0, "max_iters": 1}
+    alone = plain_step(params._replace(prior=jnp.full(K, 1 / K)), x, 4.0 * together[None], "uniform")
+    result = crowd.refine(params, x, **options, pooling=4.0)
+    np.testing.assert_allclose(result.params.confusion, alone.confusion, atol=1e-12)
+    # By default as many as are missing to five labels per cell, in the mean over labels.
+    usual = np.sum(counts**2) / len(x)
+    given = crowd.refine(params, x, **options, pooling=2 * K * (1 - usual / (5 * K**2)))
+    np.testing.assert_allclose(crowd.refine(params, x, **options).params.confusion, given.params.confusion, atol=1e-12)
+
+
+def test_workers_of_ten_labels_each(float64):
+    # Nobody is known well enough for a matrix of their own: EM must not err on more items than a vote.
+    truth = random_model(14, workers=100)
+    x, hidden = draw(14, truth, items=330, per_item=3)
+    labels = Labels(x, num_workers=100)
+    votes = np.mean(np.asarray(crowd.majority_vote(labels, K)).argmax(axis=1) != hidden)
+    start = crowd.fit(jax.random.key(0), labels, K, method="majority").params
+    pooled, own = (error(crowd.refine(start, labels, pooling=each).params, labels, hidden) for each in (None, 0.0))
+    assert pooled < votes + 0.02
+    assert pooled < own
 
 
 # Estimates.
