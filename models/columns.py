@@ -69,6 +69,7 @@ def _read_variables(table: Table) -> Variables:
     """Return as many categories for each variable as its largest observed code tells."""
     expected = "variables: expected a latensor.moments.Variables(kinds, sizes)"
     if not jnp.issubdtype(table.x.dtype, jnp.integer):
+        _refuse_fractions(table, expected)
         raise ValueError(
             f"{expected}, which may be left out only where x holds integer codes; got None and x of type "
             f"{table.x.dtype} (codes stored as floats: pass numpy.nan_to_num(x).astype(int), and a mask for NaN)"
@@ -91,6 +92,22 @@ def _read_variables(table: Table) -> Variables:
             "identifiers have: leave it out, number the categories that occur (numpy.unique), or pass variables="
         )
     return Variables((CATEGORICAL,) * len(sizes), sizes)
+
+
+def _refuse_fractions(table: Table, expected: str) -> None:
+    """Raise where an observed entry is no whole number: its column is real."""
+    if not is_concrete(table.x, table.mask):
+        return
+    x = np.asarray(table.x)
+    seen = np.isfinite(x) if table.mask is None else np.isfinite(x) & np.asarray(table.mask)
+    places = np.argwhere(seen & (x != np.floor(np.where(seen, x, 0))))
+    if places.size:
+        row, column = places[0]
+        real = len(np.unique(places[:, 1]))
+        raise ValueError(
+            f"{expected}, with kind 'real' and size 1 for columns that hold numbers; got None, and {x[row, column]:g} "
+            f"at row {row}, column {column} ({real} of {x.shape[1]} columns have fractions)"
+        )
 
 
 def _check_entries(x: np.ndarray, mask: np.ndarray | None, variables: Variables) -> None:

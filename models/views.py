@@ -225,15 +225,19 @@ def combine_moments(moments: Moments, views: Float[Array, "3 d rows"]) -> tuple[
     return cross, jnp.concatenate(products, axis=1)
 
 
+def order_by_size(key: Array, sizes: Float[Array, " p"]) -> Int[Array, " p"]:
+    """Return the columns in decreasing order of size, those of the same size in random order."""
+    shuffled = jax.random.permutation(key, sizes.shape[0])
+    return shuffled[jnp.argsort(-sizes[shuffled], stable=True)].astype(jnp.int32)
+
+
 def deal(key: Array, sizes: Float[Array, " p"], num_rounds: int) -> Int[Array, "3 q"]:
     """Deal columns into three groups, the largest first: one to each group in every round; −1 where none is left.
 
     Columns of the same size are in random order, and so are the groups of each round.
     """
-    key_ties, key_rounds = jax.random.split(key)
-    p = sizes.shape[0]
-    shuffled = jax.random.permutation(key_ties, p)
-    order = shuffled[jnp.argsort(-sizes[shuffled], stable=True)].astype(jnp.int32)
+    key_order, key_rounds = jax.random.split(key)
+    order = order_by_size(key_order, sizes)
     padded = jnp.concatenate([order, jnp.full(3 * num_rounds, -1, jnp.int32)])[: 3 * num_rounds]
     places = jnp.argsort(jax.random.uniform(key_rounds, (num_rounds, 3)), axis=1)
     return jnp.take_along_axis(padded.reshape(num_rounds, 3), places, axis=1).T

@@ -131,9 +131,14 @@ def _count(array: Int[Array, "m 3"], column: int, given: Any) -> int:
         number = int(present[-1]) + 1
         if len(present) < number:
             absent = int(np.flatnonzero(present != np.arange(len(present)))[0])
+            hint = (
+                f"{name}s are numbered from one: subtract one; or "
+                if absent == 0 and len(present) == number - 1
+                else ""
+            )
             raise ValueError(
                 f"x: expected {name}s numbered 0, 1, … without gaps; {name} {absent} has no label "
-                f"({number - len(present)} such {name}s in all): number those that occur, as numpy.unique("
+                f"({number - len(present)} without labels in all): {hint}number those that occur, as numpy.unique("
                 f"return_inverse=True) does, or pass num_{name}s={number}"
             )
     elif present[-1] >= number:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from latensor.base import is_concrete
+from latensor.models.crowd.files import LabelFile
 from latensor.models.crowd.params import DawidSkene, check_params
 from latensor.moments import Labels
 from latensor.moments.internal import as_labels
@@ -30,17 +31,22 @@ def _starts_at_one(values: np.ndarray, num_classes: int) -> bool:
     return bool(given.min() == 1 and given.max() == num_classes)
 
 
+def take_labels(x: Any, **given: Any) -> Labels:
+    """Return labels of an array, or of a file that was read."""
+    return as_labels(x.labels if isinstance(x, LabelFile) else x, **given)
+
+
 def check_pair(params: Any, x: Any, num_items: Any = None, row_weights: Any = None) -> tuple[DawidSkene, Labels]:
     """Return a model, and labels by its workers."""
     params = check_params(params)
     workers, k, _ = params.confusion.shape
     given = {"num_items": num_items, "row_weights": row_weights}
-    if isinstance(x, Labels):
-        labels = as_labels(x, **given)
+    if isinstance(x, Labels | LabelFile):
+        labels = take_labels(x, **given)
         if labels.num_workers > workers:
             raise ValueError(f"x: expected labels by {workers} workers, those of params; got {labels.num_workers}")
         # Stacked rows are those of all workers of the model.
         labels = labels._replace(num_workers=workers)
     else:
-        labels = as_labels(x, num_workers=workers, **given)
+        labels = take_labels(x, num_workers=workers, **given)
     return params, check_labels(labels, k)

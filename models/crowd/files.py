@@ -30,6 +30,7 @@ def read_labels(
     path: str | os.PathLike[str],
     *,
     classes: Sequence[str] | None = None,
+    workers: Sequence[str] | None = None,
     duplicates: Literal["error", "last"] = "error",
     skip_rows: int = 0,
 ) -> LabelFile:
@@ -40,6 +41,8 @@ def read_labels(
         Empty rows are passed over.
       classes: names of all classes in order, where some do not occur or the order matters. A label that is none of them
         is an error.
+      workers: ids of all workers in order, as in `LabelFile.workers` of an earlier file: parameters that were learned
+        from that one apply to the labels of this one. A worker who is none of them is an error.
       duplicates: what a second label by the same worker for the same item is: an `"error"`, or a correction of the
         first, of which the `"last"` is kept.
       skip_rows: number of rows at the beginning that are not labels, such as a header.
@@ -66,7 +69,14 @@ def read_labels(
             f"{Path(path).name}: {shown}"
         )
     items, item = _number([parts[0] for _, parts in fields])
-    workers, worker = _number([parts[1] for _, parts in fields])
+    if classes is None and workers is None:
+        _refuse_header(fields, Path(path).name)
+    known, worker = _number([parts[1] for _, parts in fields], workers)
+    for (number, parts), place in zip(fields, worker, strict=True):
+        if workers is not None and place >= len(workers):
+            raise ValueError(
+                f"path: expected workers among those given; got {parts[1]!r} in line {number} of {Path(path).name}"
+            )
     names = _class_names([parts[2] for _, parts in fields]) if classes is None else tuple(str(name) for name in classes)
     places = {name: place for place, name in enumerate(names)}
     for number, parts in fields:
@@ -78,12 +88,22 @@ def read_labels(
     triples = np.stack([item, worker, [places[parts[2]] for _, parts in fields]], axis=1).astype(np.int32)
     if duplicates == "error":
         _refuse_duplicates(triples, fields, Path(path).name)
-    return LabelFile(Labels(triples, len(items), len(workers), duplicates=duplicates), items, workers, names)
+    return LabelFile(Labels(triples, len(items), len(known), duplicates=duplicates), items, known, names)
 
 
-def _number(names: list[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the distinct names in the order of their first occurrence, and the number of each name."""
-    places: dict[str, int] = {}
+def _refuse_header(fields: list[tuple[int, list[str]]], name: str) -> None:
+    """Raise where the item, the worker and the label of the first row all occur nowhere else."""
+    (number, first), others = fields[0], fields[1:]
+    if others and all(all(parts[i] != first[i] for _, parts in others) for i in range(3)):
+        raise ValueError(
+            f"path: expected rows of item, worker and label; line {number} of {name}, {first}, looks like a header, "
+            "since all of it occurs nowhere else: pass skip_rows=1, or classes= if it is a label"
+        )
+
+
+def _number(names: list[str], known: Sequence[str] | None = None) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return the distinct names in the order of their first occurrence, after known ones, and the number of each."""
+    places: dict[str, int] = {str(name): place for place, name in enumerate(known or ())}
     numbers = [places.setdefault(name, len(places)) for name in names]
     return tuple(places), np.asarray(numbers)
 

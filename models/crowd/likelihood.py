@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import as_int32, check_integer, divide, einsum
 from latensor.models.classes import ClassSums, classify, safe_log
-from latensor.models.crowd.data import check_labels, check_pair
+from latensor.models.crowd.data import check_labels, check_pair, take_labels
 from latensor.models.crowd.params import DawidSkene, stack
 from latensor.moments import Labels
-from latensor.moments.internal import as_labels, average_weights, sum_by_item, sum_by_label, valid_labels
+from latensor.moments.internal import average_weights, sum_by_item, sum_by_label, valid_labels
 
 # Shares of votes that differ by less are equal.
 _TIE = 1e-5
@@ -23,7 +23,8 @@ class WorkerAccuracy(NamedTuple):
     """How often each worker is right."""
 
     accuracy: Float[Array, " workers"]
-    """`Σ_h P(h) P(says h | h)`."""
+    """The share of the worker's labels that are right, by the posterior of the items; without any, what the model
+    expects, `Σ_h P(h) P(says h | h)`."""
     num_labels: Int[Array, " workers"]
     """The labels behind it: an accuracy from three labels says little."""
 
@@ -85,7 +86,8 @@ def _posterior(params: DawidSkene, labels: Labels) -> Float[Array, "n k"]:
 def majority_vote(x: Labels | ArrayLike, num_components: int, *, num_items: int | None = None) -> Float[Array, "n k"]:
     """Return the share of each label among those of an item; `argmax` over the last axis is the vote.
 
-    Where labels are tied, their shares are equal. An item without labels has equal shares of all.
+    Where labels are tied, their shares are equal, and `argmax` takes the first of them. An item without labels has
+    equal shares of all.
 
     Args:
       x: labels as for `fit`.
@@ -94,7 +96,7 @@ def majority_vote(x: Labels | ArrayLike, num_components: int, *, num_items: int 
 
     """
     k = check_integer("num_components", num_components, 2)
-    return vote_shares(check_labels(as_labels(x, num_items=num_items), k), k)
+    return vote_shares(check_labels(take_labels(x, num_items=num_items), k), k)
 
 
 @partial(jax.jit, static_argnames="num_classes")
@@ -116,7 +118,7 @@ def wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
 
 
 def worker_accuracy(params: DawidSkene, x: Labels | ArrayLike, *, num_items: int | None = None) -> WorkerAccuracy:
-    """Return how often each worker is right, by the model, and from how many labels that is known.
+    """Return how many of each worker's labels are right, by the posterior of the items, and how many there are.
 
     Arguments as for `log_likelihood`.
     """
@@ -128,4 +130,7 @@ def _worker_accuracy(params: DawidSkene, labels: Labels) -> WorkerAccuracy:
     k = params.prior.shape[0]
     workers = jnp.where(valid_labels(labels, k), labels.x[:, 1], labels.num_workers)
     counts = jnp.zeros(labels.num_workers, jnp.int32).at[workers].add(1, mode="drop")
-    return WorkerAccuracy(einsum("whh,h->w", params.confusion, params.prior), as_int32(counts))
+    right = sum_by_label(labels, jax.nn.softmax(log_joint(params, labels), axis=1), k).reshape(-1, k, k)
+    expected = einsum("whh,h->w", params.confusion, params.prior)
+    share = divide(jnp.trace(right, axis1=1, axis2=2), counts.astype(right.dtype), expected)
+    return WorkerAccuracy(share, as_int32(counts))

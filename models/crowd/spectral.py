@@ -14,7 +14,7 @@ from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, 
 from latensor.models.blocks import normalize_blocks
 from latensor.models.checks import check_moments
 from latensor.models.classes import read_off
-from latensor.models.crowd.data import check_labels
+from latensor.models.crowd.data import check_labels, take_labels
 from latensor.models.crowd.evidence import weigh_evidence
 from latensor.models.crowd.groups import Grouping, count_labels, draw_groups, group_moments, groups_of_moments
 from latensor.models.crowd.likelihood import log_joint, vote_shares, wins
@@ -23,7 +23,7 @@ from latensor.models.evidence import Evidence, add_evidence, coincide
 from latensor.models.results import Fit, Spectrum
 from latensor.models.views import NONNEGATIVE, factor_views, regress_columns
 from latensor.moments import Labels, Moments, categorical_variables
-from latensor.moments.internal import as_labels, average_weights, sum_by_label
+from latensor.moments.internal import average_weights, sum_by_label
 
 METHODS = (*NONNEGATIVE, *VIEW_METHODS, "majority")
 Method = Literal["ptpqp", "hals", "power", "ojd0", "ojd1", "nojd0", "nojd1", "majority"]
@@ -117,7 +117,7 @@ def fit(
     key, options = check_key(key), _check_options(num_components, method, num_restarts)
     num_groupings, k = check_integer("num_groupings", num_groupings, 1), options.num_components
     given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
-    labels = _check_crowd(check_labels(as_labels(x, **given), k), k)
+    labels = _check_crowd(check_labels(take_labels(x, **given), k), k)
     options = options._replace(alive=_find_alive(labels, k))
     key_groups, key_factors, key_evidence = _split(key)
     if method == "majority":

@@ -12,7 +12,7 @@ from latensor.decompose.internal import status_if, worst
 from latensor.models.blocks import count_invalid, variable_rates
 from latensor.models.evidence import Evidence, after, choose_rows, effective_rows, judge_gain
 from latensor.models.latent_class.density import log_joint
-from latensor.models.latent_class.groups import places_of
+from latensor.models.latent_class.groups import deal_halves, places_of
 from latensor.models.latent_class.params import LatentClass
 from latensor.models.pair_rank import pair_rank
 from latensor.models.results import Fit
@@ -67,7 +67,7 @@ def weigh_evidence(
 ) -> Evidence:
     """Return what the samples say about an estimate, beside one class with the overall frequencies."""
     params, variables = estimate.params, described(table)
-    rank = _group_rank(after(key, params.weights), shares, jnp.stack(estimate.diagnostics.groups), params)
+    rank = _halves_rank(after(key, params.weights), shares, params)
     one, rows = one_class(mean, scaling, variables), choose_rows(table, _NUM_ROWS)
     values, single = (jax.nn.logsumexp(log_joint(each, rows), axis=1) for each in (params, one))
     k = params.weights.shape[0]
@@ -77,11 +77,15 @@ def weigh_evidence(
     return judge_gain(rank, values - single, (k - 1) * (each + 1), effective_rows(weights))
 
 
-def _group_rank(key: Array, shares: Table, columns: Int[Array, "3 q"], params: LatentClass) -> Float[Array, ""]:
-    """Return `Evidence.rank` for the pair moment of two groups. Missing entries count as zero, over their rates."""
+def _halves_rank(key: Array, shares: Table, params: LatentClass) -> Float[Array, ""]:
+    """Return `Evidence.rank` for the pair moment of two halves of the columns, dealt at random, the largest first.
+
+    Two halves tell more classes apart than two of three groups. Missing entries count as zero, over their rates.
+    """
     weights = average_weights(shares.row_weights, shares.num_rows, params.weights.dtype)
     variables = described(shares)
-    places = places_of(columns, variables)
+    key_deal, key_rows = jax.random.split(key)
+    places = places_of(deal_halves(key_deal, variables), variables)
     inverse = divide(1, variable_rates(shares, weights))[variables.row_variables]
     scales = jnp.where(places >= 0, inverse[jnp.maximum(places, 0)], 0)
 
@@ -90,4 +94,4 @@ def _group_rank(key: Array, shares: Table, columns: Int[Array, "3 q"], params: L
         return one, two
 
     k = params.weights.shape[0]
-    return pair_rank(key, features, weights, shares, rank=k, floats_per_row=4 * places.shape[1])
+    return pair_rank(key_rows, features, weights, shares, rank=k, floats_per_row=4 * places.shape[1])

@@ -19,7 +19,7 @@ from latensor.models.shares import (
     share_matrix,
     transform_moments,
 )
-from latensor.models.views import References, combine_moments, deal
+from latensor.models.views import References, combine_moments, deal, order_by_size
 from latensor.moments import CrossMoments, Moments, Table, Variables, sum_over_rows
 from latensor.moments.internal import SHARE, average_weights, described, feature_moments, row_features
 
@@ -40,13 +40,32 @@ class Grouping(NamedTuple):
 
 
 def largest_rank(shares: Variables) -> int:
-    """Return how many classes three groups of the columns tell apart, however they are dealt."""
-    return anchor_capacity(sorted(shares.sizes)[::-1][2::3])
-
-
-def columns_per_group(shares: Variables, num_components: int) -> int:
-    """Return how many columns each group has: all of them, or as many as a table of third moments has room for."""
+    """Return how many classes three groups of the columns tell apart, dealt as evenly as can be."""
+    pattern = _even_pattern(shares)
     sizes = sorted(shares.sizes)[::-1]
+    return min(
+        anchor_capacity([size for size, group in zip(sizes, pattern, strict=True) if group == g]) for g in range(3)
+    )
+
+
+def _even_pattern(shares: Variables) -> list[int]:
+    """Return the group of each column, the largest first: always the one that tells fewest classes apart so far."""
+    ranks, pattern = [0, 0, 0], []
+    for size in sorted(shares.sizes)[::-1]:
+        group = int(np.argmin(ranks))
+        pattern.append(group)
+        ranks[group] += size - 1
+    return pattern
+
+
+def _columns_per_group(shares: Variables, num_components: int) -> int | None:
+    """Return how many columns each group has: a third, or as many as a table of third moments has room for.
+
+    `None` where columns differ so much in size that groups dealt in rounds do not reach the number of classes.
+    """
+    sizes = sorted(shares.sizes)[::-1]
+    if anchor_capacity(sizes[2::3]) < num_components:
+        return None
     enough = next(q for q in range(1, len(sizes) + 1) if anchor_capacity(sizes[2 : 3 * q : 3]) >= num_components)
     return max(enough, min(-(-len(sizes) // 3), _MOST_ROWS // max(shares.sizes)))
 
@@ -54,18 +73,38 @@ def columns_per_group(shares: Variables, num_components: int) -> int:
 @small_jit(static_argnames=("shares", "num_components", "num_groupings"))
 def draw_groups(key: Array, shares: Variables, num_components: int, num_groupings: int) -> Int[Array, "g 3 q"]:
     """Deal the columns into three groups, several times."""
-    number, sizes = columns_per_group(shares, num_components), jnp.asarray(shares.sizes, jnp.float32)
-    return jax.vmap(lambda key: deal(key, sizes, number))(jax.random.split(key, num_groupings))
+    number, sizes = _columns_per_group(shares, num_components), jnp.asarray(shares.sizes, jnp.float32)
+
+    def one(key: Array) -> Int[Array, "3 q"]:
+        if number is not None:
+            return deal(key, sizes, number)
+        return _by_pattern(order_by_size(key, sizes), _even_pattern(shares), 3)
+
+    return jax.vmap(one)(jax.random.split(key, num_groupings))
 
 
-def places_of(columns: Int[Array, "3 q"], shares: Variables) -> Int[Array, "3 d"]:
+def _by_pattern(order: Int[Array, " p"], pattern: list[int], num_groups: int) -> Int[Array, "groups q"]:
+    """Return the columns of each group, by the group of each place in the order; −1 is padding."""
+    groups = [[place for place, group in enumerate(pattern) if group == g] for g in range(num_groups)]
+    width = max(map(len, groups))
+    places = np.array([[*places, *[-1] * (width - len(places))] for places in groups])
+    return jnp.where(places >= 0, order[np.maximum(places, 0)], -1)
+
+
+def deal_halves(key: Array, shares: Variables) -> Int[Array, "2 q"]:
+    """Deal all columns into two halves, in turn, the largest first."""
+    order = order_by_size(key, jnp.asarray(shares.sizes, jnp.float32))
+    return _by_pattern(order, [place % 2 for place in range(shares.num_variables)], 2)
+
+
+def places_of(columns: Int[Array, "groups q"], shares: Variables) -> Int[Array, "groups d"]:
     """Return the stacked rows of the columns of each group; −1 is padding."""
     size = max(shares.sizes)
     column = jnp.maximum(columns, 0)[:, :, None]
     category = jnp.arange(size, dtype=jnp.int32)[None, None, :]
     exists = (columns[:, :, None] >= 0) & (category < jnp.asarray(shares.sizes, jnp.int32)[column])
     places = jnp.where(exists, jnp.asarray(shares.offsets)[column] + category, -1)
-    return places.reshape(3, -1)
+    return places.reshape(columns.shape[0], -1)
 
 
 def _allowed(columns: Int[Array, "3 q"], num_columns: int, width: int) -> Any:

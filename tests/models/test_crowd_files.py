@@ -34,8 +34,21 @@ def test_classes_that_nobody_uses(tmp_path):
         crowd.read_labels(write(tmp_path, ROWS), classes=["cat"])
 
 
+def test_a_second_file_with_the_workers_of_the_first(tmp_path):
+    first = crowd.read_labels(write(tmp_path, ROWS))
+    path = write(tmp_path, [("q9", "cy", "dog"), ("q9", "ann", "cat")])
+    second = crowd.read_labels(path, workers=first.workers, classes=first.classes)
+    assert (second.workers, second.items) == (first.workers, ("q9",))
+    np.testing.assert_array_equal(second.labels.x, [[0, 2, 2], [0, 0, 1]])
+    assert second.labels.num_workers == 3
+    with pytest.raises(ValueError, match="path: expected workers among those given; got 'cy' in line 1"):
+        crowd.read_labels(path, workers=["ann", "bob"])
+
+
 def test_a_header_is_skipped(tmp_path):
     path = write(tmp_path, [("item", "worker", "label"), *ROWS], ",")
+    with pytest.raises(ValueError, match=r"line 1 of labels\.txt, .* looks like a header"):
+        crowd.read_labels(path)
     assert crowd.read_labels(path, skip_rows=1).items == ("q1", "q2", "q3")
     with pytest.raises(ValueError, match="skip_rows: expected an integer of at least 0"):
         crowd.read_labels(path, skip_rows=-1)

@@ -80,6 +80,17 @@ def test_as_many_classes_as_three_groups_tell_apart(float64):
         latent_class.fit(jax.random.key(0), draw(0, truth, 100), 8, variables=CODES)
 
 
+def test_columns_of_very_different_sizes(float64):
+    # Groups {4}, {3} and {2, 2} tell three classes apart; one column to each group in every round would tell two.
+    variables = Variables(("categorical",) * 4, (3, 2, 4, 2))
+    truth = random_model(15, variables, concentration=1.0)
+    moments = latent_class.population_moments(truth, variables=variables)
+    result = latent_class.fit_moments(jax.random.key(0), moments, K, variables=variables)
+    assert worst_error(truth, result.params) < 1e-6
+    with pytest.raises(ValueError, match="num_components: expected at most 3"):
+        latent_class.fit_moments(jax.random.key(0), moments, 4, variables=variables)
+
+
 # Likelihoods against brute force.
 def enumerate_joint(params, x, mask, variables):
     """`P(h, x)` by loops."""
@@ -248,6 +259,7 @@ def test_a_column_of_many_categories(float64):
         (np.array([[0, 1], [1, 0], [1, 1]]), {}, "x: expected at least three columns; got 2"),
         (np.eye(4, dtype=int)[:, :3], {"variables": CODES}, "x: expected 9 columns"),
         (np.eye(4), {}, r"variables: expected a latensor.moments.Variables\(kinds, sizes\)"),
+        (np.eye(4) / 3, {}, "variables: expected .* kind 'real' .* 0.333333 at row 0, column 0"),
         (np.eye(4, 9, dtype=int) - 1, {"variables": CODES}, "x: expected category codes from 0 to 2; got -1"),
         (np.eye(4, 9, dtype=int), {"variables": CODES, "mask": np.eye(4, 9) > 2}, "mask: expected every variable"),
         (np.eye(2, 9, dtype=int), {"variables": CODES}, "x: expected at least num_components = 3 samples; got 2"),
