@@ -131,4 +131,5 @@ def penalized_em(
         return Evaluation(update(params, sums), sums.log_likelihood + penalty(params))
 
     result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=feasible)
-    return as_refined(result._replace(objective=result.objective - penalty(result.params)), result.params)
+    # Not the objective less the penalty: a large one would leave no digits.
+    return as_refined(result._replace(objective=expect(result.params).log_likelihood), result.params)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from latensor.base import as_float, is_concrete, missing_hint
+from latensor.base import as_float, as_int32, is_concrete, missing_hint
 from latensor.moments import Table, Variables
 from latensor.moments.internal import CATEGORICAL, REAL, as_table
 
@@ -57,6 +57,9 @@ def check_table(x: Any, mask: Any, variables: Any, row_weights: Any = None) -> T
     if variables is not None:
         variables = check_variables(variables)
     table = as_table(x, mask=mask, variables=variables, row_weights=row_weights)
+    if jnp.issubdtype(table.x.dtype, jnp.integer):
+        # Wide enough for the number of categories: 8-bit codes are not.
+        table = table._replace(x=as_int32(table.x))
     variables = _read_variables(table) if table.variables is None else check_variables(table.variables)
     integers = jnp.issubdtype(table.x.dtype, jnp.integer)
     table = table._replace(x=as_float(table.x) if integers and variables.real.size else table.x, variables=variables)

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -19,6 +20,8 @@ State = TypeVar("State")
 def em_limits(tol: Any, max_iters: Any, dtype: Any) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """Return the tolerance and the limit on the steps, checked; by default what `dtype` can resolve, or 1e-8."""
     tol = max(10 * machine_epsilon(dtype), 1e-8) if tol is None else tol
+    if is_concrete(tol) and not np.isfinite(check_number("tol", tol, 0.0)):
+        raise ValueError(f"tol: expected a finite number; got {tol!r}")
     max_iters = check_integer("max_iters", max_iters, 0) if is_concrete(max_iters) else max_iters
     return jnp.asarray(check_number("tol", tol, 0.0), dtype), jnp.asarray(max_iters, jnp.int32)
 

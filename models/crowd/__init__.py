@@ -37,7 +37,8 @@ from latensor.models.crowd.likelihood import (
     worker_accuracy,
 )
 from latensor.models.crowd.params import DawidSkene, permute, population_moments, sample
-from latensor.models.crowd.spectral import Diagnostics, fit, fit_moments
+from latensor.models.crowd.spectral import fit, fit_moments
+from latensor.models.crowd.votes import Diagnostics
 
 __all__ = [
     "DawidSkene",

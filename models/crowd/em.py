@@ -12,7 +12,7 @@ from latensor.base import check_number, check_option, divide, positive_or_one
 from latensor.models.classes import ClassSums, log_prior, penalized_em, safe_log, update_tables
 from latensor.models.crowd.data import check_pair
 from latensor.models.crowd.groups import count_labels
-from latensor.models.crowd.likelihood import expect, wins
+from latensor.models.crowd.likelihood import expect, is_labelled, wins
 from latensor.models.crowd.params import DawidSkene, stack, unstack
 from latensor.models.em import em_limits
 from latensor.models.results import Refined
@@ -20,8 +20,8 @@ from latensor.moments import Labels, categorical_variables
 from latensor.moments.internal import average_weights
 
 CLASS_PRIORS = ("balanced", "uniform", "estimated")
-# A class that wins fewer than this share of an even part of the votes is less likely than others.
-_FEW_WINS = 0.5
+# A learned class below this share of an even part says that classes are uneven.
+_UNEVEN = 0.5
 # Labels per cell of a confusion matrix from which on workers are not pooled, and how many labels of each class per
 # class they are given at the most.
 _MANY_LABELS, _MOST_POOLED = 5, 2
@@ -52,10 +52,11 @@ def refine(
       pseudo_count: labels that are added to every cell of every confusion matrix, a Dirichlet prior: a worker of few
         labels is neither perfect nor hopeless. Zero is maximum likelihood.
       class_prior: `"estimated"` learns how frequent classes are. Where the model is not quite right, that lets large
-        classes grow at the cost of others. `"uniform"` takes all classes for equally likely, as Zhang et al. do; then a
-        class that hardly occurs takes items from others. `"balanced"` is halfway: a Dirichlet prior that counts as much
-        as all items, even but for classes that win less than half of an even share of the items by vote, which are
-        less likely in proportion. The benchmark `crowd_table1` compares them.
+        classes grow at the cost of others. `"uniform"` takes all classes for equally likely, as Zhang et al. do,
+        whatever the start says; then a class that hardly occurs takes items from others. `"balanced"` learns them
+        first; unless one is below half of an even share, by the model and by vote, it starts anew with half of the
+        prior even and half learned (a Dirichlet prior that counts as much as all items). The benchmark `crowd_table1`
+        compares them.
       pooling: labels of each class that every worker is given beforehand, divided as all workers together divide theirs
         at the start. By default none where workers gave many labels (five per cell of their matrix, in the mean over
         labels), and up to `2k` where they gave few: a confusion matrix cannot be learned from ten labels, and EM would
@@ -86,30 +87,39 @@ def _refine(
 ) -> Refined:
     workers, k, _ = params.confusion.shape
     variables = categorical_variables(workers, k)
-    pseudo = (pseudo_count + _pooled_labels(params, labels, pooling)) / labels.num_items
-    weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype)
-    base = None if class_prior == "estimated" else _base(labels, k, class_prior).astype(params.prior.dtype)
+    labelled = is_labelled(labels, k)
+    number = positive_or_one(jnp.sum(labelled.astype(params.prior.dtype)))
+    pseudo = (pseudo_count + _pooled_labels(params, labels, pooling)) / number
+    weights = average_weights(labels.row_weights, labels.num_items, params.prior.dtype, labelled)
 
-    def prior_of(sizes: Float[Array, " k"]) -> Float[Array, " k"]:
-        """Return the likeliest class prior for classes of these sizes."""
-        if base is None:
-            return sizes
-        return base if class_prior == "uniform" else (sizes + base) / 2
+    even = jnp.full_like(params.prior, 1 / k)
 
-    def update(params: DawidSkene, sums: ClassSums) -> DawidSkene:
-        confusion = unstack(update_tables(sums, stack(params.confusion), pseudo, variables))
-        return DawidSkene(prior_of(divide(sums.sizes, jnp.sum(sums.sizes), params.prior)), confusion)
+    def run(class_prior: str) -> Refined:
+        def prior_of(sizes: Float[Array, " k"]) -> Float[Array, " k"]:
+            """Return the likeliest class prior for classes of these sizes."""
+            if class_prior == "estimated":
+                return sizes
+            return even if class_prior == "uniform" else (sizes + even) / 2
 
-    def penalty(params: DawidSkene) -> Float[Array, ""]:
-        cells = log_prior(stack(params.confusion), pseudo, variables)
-        if base is None or class_prior == "uniform":
-            return cells
-        return cells + jnp.sum(base * safe_log(params.prior))
+        def update(params: DawidSkene, sums: ClassSums) -> DawidSkene:
+            confusion = unstack(update_tables(sums, stack(params.confusion), pseudo, variables))
+            return DawidSkene(prior_of(divide(sums.sizes, jnp.sum(sums.sizes), params.prior)), confusion)
 
-    start = params._replace(prior=prior_of(params.prior))
-    return penalized_em(
-        lambda params: expect(params, labels, weights), update, penalty, start, tol=tol, max_iters=max_iters
-    )
+        def penalty(params: DawidSkene) -> Float[Array, ""]:
+            cells = log_prior(stack(params.confusion), pseudo, variables)
+            return cells + (jnp.sum(even * safe_log(params.prior)) if class_prior == "balanced" else 0)
+
+        start = params._replace(prior=even) if class_prior == "uniform" else params
+        return penalized_em(
+            lambda params: expect(params, labels, weights), update, penalty, start, tol=tol, max_iters=max_iters
+        )
+
+    if class_prior != "balanced":
+        return run(class_prior)
+    learned, balanced = run("estimated"), run("balanced")
+    # By the model and by vote: of few labels, the model may learn anything.
+    uneven = jnp.any(jnp.maximum(learned.params.prior, wins(labels, k)) < _UNEVEN / k)
+    return jax.tree.map(lambda one, other: jnp.where(uneven, one, other), learned, balanced)
 
 
 def _pooled_labels(params: DawidSkene, labels: Labels, pooling: Float[Array, ""] | None) -> Float[Array, "rows k"]:
@@ -123,11 +133,3 @@ def _pooled_labels(params: DawidSkene, labels: Labels, pooling: Float[Array, ""]
         usual = jnp.sum(counts**2) / total
         pooling = _MOST_POOLED * k * jnp.maximum(1 - usual / (_MANY_LABELS * k**2), 0)
     return jnp.tile(pooling * together, (workers, 1))
-
-
-def _base(labels: Labels, num_classes: int, class_prior: str) -> Float[Array, " k"]:
-    """Return how likely classes are, before any item is looked at."""
-    if class_prior == "uniform":
-        return jnp.full(num_classes, 1 / num_classes, labels.dtype)
-    share = jnp.minimum(wins(labels, num_classes) * (num_classes / _FEW_WINS), 1)
-    return divide(share, jnp.sum(share), 1 / num_classes)

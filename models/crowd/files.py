@@ -38,14 +38,14 @@ def read_labels(
 
     Args:
       path: the file, in UTF-8. A separator is a tab if the first row has one, else a comma if it has one, else spaces.
-        Empty rows are passed over.
+        Empty rows are passed over. Quotes are part of the ids.
       classes: names of all classes in order, where some do not occur or the order matters. A label that is none of them
         is an error.
       workers: ids of all workers in order, as in `LabelFile.workers` of an earlier file: parameters that were learned
         from that one apply to the labels of this one. A worker who is none of them is an error.
       duplicates: what a second label by the same worker for the same item is: an `"error"`, or a correction of the
         first, of which the `"last"` is kept.
-      skip_rows: number of rows at the beginning that are not labels, such as a header.
+      skip_rows: number of lines at the beginning that are not labels, such as a header; empty ones count.
 
     Returns:
       `LabelFile(labels, items, workers, classes)`. Rows that are not three fields raise a `ValueError` with their line
@@ -54,8 +54,15 @@ def read_labels(
     """
     check_option("duplicates", duplicates, ("error", "last"))
     skip_rows = check_integer("skip_rows", skip_rows, 0)
-    with Path(path).open(encoding="utf-8-sig", newline=None) as file:
-        lines = [(number, line.strip()) for number, line in enumerate(file, 1)]
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"path: expected the name of a file; got {type(path).__name__}")
+    if classes is not None and len({str(name) for name in classes}) < len(classes):
+        raise ValueError(f"classes: expected different names; got {list(classes)}")
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline=None) as file:
+            lines = [(number, line.strip()) for number, line in enumerate(file, 1)]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"path: expected a text file in UTF-8; {Path(path).name} is not ({error.reason})") from None
     rows = [(number, line) for number, line in lines[skip_rows:] if line]
     if not rows:
         raise ValueError(f"path: expected rows of item, worker and label; {Path(path).name} has none")

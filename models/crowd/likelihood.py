@@ -40,7 +40,9 @@ def _has_bad_label(labels: Labels, num_classes: int) -> Bool[Array, " n"]:
     """Return which items have a label out of range, which only traced ones can have."""
     item = labels.x[:, 0]
     bad = (item >= 0) & ~valid_labels(labels, num_classes)
-    return jnp.zeros(labels.num_items, bool).at[jnp.where(bad, item, labels.num_items)].set(True, mode="drop")
+    marked = jnp.zeros(labels.num_items, bool).at[jnp.where(bad, item, labels.num_items)].set(True, mode="drop")
+    # The label of an item that does not exist could be any item's.
+    return marked | jnp.any(item >= labels.num_items)
 
 
 def expect(params: DawidSkene, labels: Labels, weights: Float[Array, " n"]) -> ClassSums:
@@ -110,11 +112,16 @@ def vote_shares(labels: Labels, num_classes: int) -> Float[Array, "n k"]:
 def wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
     """Return the share of the labelled items that each label wins by vote; those of a tie share an item."""
     shares = vote_shares(labels, num_classes)
-    labelled = jnp.zeros(labels.num_items, bool).at[labels.x[:, 0]].set(labels.x[:, 0] >= 0, mode="drop")
     top = shares >= jnp.max(shares, axis=1, keepdims=True) - _TIE
     each = divide(top.astype(shares.dtype), jnp.sum(top, axis=1, keepdims=True).astype(shares.dtype))
-    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype, labelled)
+    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype, is_labelled(labels, num_classes))
     return jnp.sum(weights[:, None] * each, axis=0)
+
+
+def is_labelled(labels: Labels, num_classes: int) -> Bool[Array, " n"]:
+    """Return which items have a label."""
+    item = jnp.where(valid_labels(labels, num_classes), labels.x[:, 0], labels.num_items)
+    return jnp.zeros(labels.num_items, bool).at[item].set(True, mode="drop")
 
 
 def worker_accuracy(params: DawidSkene, x: Labels | ArrayLike, *, num_items: int | None = None) -> WorkerAccuracy:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum, matmul, small_jit
+from latensor.base import as_numbers, check_integer, check_key, einsum, matmul, small_jit
 from latensor.models.checks import check_order, check_probabilities, check_type
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, draw_components, inverse_cdf
@@ -40,7 +40,8 @@ def check_params(params: Any) -> DawidSkene:
 
 def _labels_first(confusion: Any) -> Any:
     """Return confusion matrices with labels on the first axis, over which they sum to one; others as they are."""
-    return jnp.swapaxes(confusion, 0, 1) if getattr(confusion, "ndim", 0) == 3 else confusion
+    array = as_numbers("params.confusion", confusion, "probabilities")
+    return jnp.swapaxes(array, 0, 1) if array.ndim == 3 else array
 
 
 def stack(confusion: Float[Array, "workers k k"]) -> Float[Array, "rows k"]:

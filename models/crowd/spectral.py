@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_integer, check_key, check_option, divide, is_concrete, small_jit
+from latensor.base import check_integer, check_key, check_option, is_concrete, small_jit
 from latensor.decompose import Status, match_columns
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.blocks import normalize_blocks
@@ -17,13 +17,14 @@ from latensor.models.classes import read_off
 from latensor.models.crowd.data import check_labels, take_labels
 from latensor.models.crowd.evidence import weigh_evidence
 from latensor.models.crowd.groups import Grouping, count_labels, draw_groups, group_moments, groups_of_moments
-from latensor.models.crowd.likelihood import log_joint, vote_shares, wins
-from latensor.models.crowd.params import DawidSkene, stack, unstack
-from latensor.models.evidence import Evidence, add_evidence, coincide
+from latensor.models.crowd.likelihood import log_joint, wins
+from latensor.models.crowd.params import DawidSkene, stack
+from latensor.models.crowd.votes import Diagnostics, fit_by_vote, label_status
+from latensor.models.evidence import add_evidence, coincide
 from latensor.models.results import Fit, Spectrum
 from latensor.models.views import NONNEGATIVE, factor_views, regress_columns
 from latensor.moments import Labels, Moments, categorical_variables
-from latensor.moments.internal import average_weights, sum_by_label
+from latensor.moments.internal import average_weights
 
 METHODS = (*NONNEGATIVE, *VIEW_METHODS, "majority")
 Method = Literal["ptpqp", "hals", "power", "ojd0", "ojd1", "nojd0", "nojd1", "majority"]
@@ -32,21 +33,6 @@ Method = Literal["ptpqp", "hals", "power", "ojd0", "ojd1", "nojd0", "nojd1", "ma
 _LABELS_PER_CLASS = 50
 # A class that wins fewer than this share of an even part of the votes cannot be found by moments.
 _FEWEST_WINS = 0.1
-
-
-class Diagnostics(NamedTuple):
-    """How the stages of `fit` went. A majority vote has no groups, so the first four are `None` then."""
-
-    spectrum: Spectrum | None
-    """Singular values of the pair of groups that is least clear of its noise, in units of `√p`."""
-    decomposition_status: Int[Array, " g"] | None
-    """How the decomposition of each grouping ended."""
-    grouping_scores: Float[Array, " g"] | None
-    """Mean log-likelihood of an item by each grouping; `None` also where there are only moments."""
-    groups: Int[Array, " workers"] | None
-    """The group, 0 to 2, of each worker in the grouping whose estimate was taken."""
-    evidence: Evidence | None
-    """What the labels say about the estimate; `None` for moments alone."""
 
 
 class Estimates(NamedTuple):
@@ -121,12 +107,12 @@ def fit(
     options = options._replace(alive=_find_alive(labels, k))
     key_groups, key_factors, key_evidence = _split(key)
     if method == "majority":
-        return add_evidence(*_by_vote(labels, k))
+        return add_evidence(*fit_by_vote(labels, k))
     counts = _count(labels, k)
     groupings = group_moments(labels, draw_groups(key_groups, counts, num_groupings), k)
     noise = jnp.asarray(np.asarray(1 / labels.num_items, labels.dtype))
     estimates = _estimate(key_factors, groupings, counts, noise, options)
-    result = _arrange(estimates, _scores(estimates.params, labels), _label_status(labels, k), options)
+    result = _arrange(estimates, _scores(estimates.params, labels), label_status(labels, k), options)
     drawn = _LABELS_PER_CLASS * k
     evidence = weigh_evidence(key_evidence, result.params, labels, result.diagnostics.groups, drawn, len(options.alive))
     return add_evidence(result, evidence)
@@ -197,17 +183,6 @@ def _split(key: Array) -> tuple[Array, Array, Array]:
 @small_jit(static_argnames="num_classes")
 def _count(labels: Labels, num_classes: int) -> Float[Array, " workers"]:
     return count_labels(labels, num_classes)
-
-
-@small_jit(static_argnames="num_classes")
-def _label_status(labels: Labels, num_classes: int) -> Int[Array, ""]:
-    """Return `UNOBSERVED` where a worker has no labels, `NON_FINITE` where a label or a weight is not valid."""
-    unseen = jnp.any(count_labels(labels, num_classes) == 0)
-    even = jnp.full(num_classes, 1 / num_classes, labels.dtype)
-    flat = jnp.broadcast_to(even[None, :, None], (labels.num_workers, num_classes, num_classes))
-    joint = log_joint(DawidSkene(even, flat), labels)
-    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype)
-    return worst(status_if(unseen, Status.UNOBSERVED), finite_status(joint, weights))
 
 
 @small_jit(static_argnames="options")
@@ -315,18 +290,3 @@ def _arrange(
         chosen.residual,
         Diagnostics(chosen.spectrum, estimates.decomposition_status, scores, chosen.group, None),
     )
-
-
-@small_jit(static_argnames="num_classes")
-def _by_vote(labels: Labels, num_classes: int) -> tuple[Fit, Evidence]:
-    """Return the confusion matrices that votes give, and how much likelier they make the labels than one class does."""
-    k = num_classes
-    shares = vote_shares(labels, k)
-    weights = average_weights(labels.row_weights, labels.num_items, labels.dtype)
-    counts = unstack(sum_by_label(labels, labels.num_items * weights[:, None] * shares, k)) + 1 / k
-    prior = jnp.sum(weights[:, None] * shares, axis=0)
-    params = DawidSkene(divide(prior, jnp.sum(prior)), counts / jnp.sum(counts, axis=1, keepdims=True))
-    differing = 1 - jnp.sum(weights * jnp.max(shares, axis=1))
-    status = worst(_label_status(labels, k), finite_status(params))
-    result = Fit(params, status, jnp.int32(0), differing, Diagnostics(None, None, None, None, None))
-    return result, weigh_evidence(None, params, labels, None, 0, k)

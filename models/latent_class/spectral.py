@@ -75,6 +75,7 @@ class Estimates(NamedTuple):
     residual: Float[Array, " g"]
     decomposition_status: Int[Array, " g"]
     raised: Bool[Array, " g"]
+    coincide: Bool[Array, " g"]
     columns: Int[Array, "g 3 q"]
 
 
@@ -221,6 +222,7 @@ def _estimate(
             factored.residual,
             factored.status,
             raised,
+            coincide(tables),
             grouping.columns,
         )
 
@@ -273,7 +275,7 @@ def _arrange(
         if scores is not None
         else chosen.decomposition_status,
         status_if(chosen.raised, Status.BOUNDARY),
-        status_if(coincide(params.tables), Status.DEGENERATE),
+        status_if(chosen.coincide, Status.DEGENERATE),
         finite_status(params),
     )
     one, two, three = chosen.columns

@@ -7,38 +7,8 @@ import pytest
 
 from latensor.decompose import Status
 from latensor.models import crowd
-from latensor.models.crowd import DawidSkene
 from latensor.moments import Labels
-
-WORKERS, K, ITEMS, PER_ITEM = 12, 3, 400, 6
-TWO_WORKERS = np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]])
-METHODS = ("ptpqp", "hals", "power", "nojd0", "nojd1")
-
-
-def random_model(seed, workers=WORKERS, k=K, strength=2.0):
-    """Workers that are right more often than not, by different amounts."""
-    rng = np.random.default_rng(seed)
-    confusion = rng.dirichlet(np.ones(k), (workers, k)).swapaxes(1, 2)
-    confusion += strength * rng.uniform(0.2, 1, workers)[:, None, None] * np.eye(k)
-    confusion /= confusion.sum(axis=1, keepdims=True)
-    return DawidSkene(jnp.asarray(rng.dirichlet(np.full(k, 5.0))), jnp.asarray(confusion))
-
-
-def draw(seed, params, items=ITEMS, per_item=PER_ITEM):
-    """Labels by NumPy, and the class of each item."""
-    rng = np.random.default_rng(seed)
-    prior, confusion = (np.asarray(leaf, float) for leaf in params)
-    hidden = rng.choice(len(prior), items, p=prior / prior.sum())
-    triples = []
-    for item, truth in enumerate(hidden):
-        for worker in rng.choice(len(confusion), per_item, replace=False):
-            column = confusion[worker, :, truth]
-            triples.append((item, worker, rng.choice(len(prior), p=column / column.sum())))
-    return np.array(triples), hidden
-
-
-def error(params, labels, hidden):
-    return np.mean(np.asarray(crowd.posterior(params, labels)).argmax(axis=1) != hidden)
+from tests.models.crowd_cases import METHODS, WORKERS, K, draw, error, random_model
 
 
 # Population moments.
@@ -105,80 +75,6 @@ def test_worker_accuracy_is_the_share_of_right_labels(float64):
     none = crowd.worker_accuracy(params, x[x[:, 1] != 0], num_items=30)
     assert none.num_labels[0] == 0
     np.testing.assert_allclose(none.accuracy[0], np.diag(params.confusion[0]) @ params.prior, rtol=1e-12)
-
-
-# EM.
-def plain_step(params, x, pseudo_count, class_prior):
-    """One step by loops."""
-    prior, confusion = (np.array(leaf) for leaf in params)
-    joint = np.tile(np.log(prior), (x[:, 0].max() + 1, 1))
-    for item, worker, label in x:
-        joint[item] += np.log(confusion[worker, label])
-    joint = np.exp(joint - joint.max(axis=1, keepdims=True))
-    joint /= joint.sum(axis=1, keepdims=True)
-    counts = np.zeros(confusion.shape) + pseudo_count
-    for item, worker, label in x:
-        counts[worker, label] += joint[item]
-    sizes = joint.mean(axis=0)
-    prior = {"uniform": prior, "estimated": sizes, "balanced": (sizes + 1 / len(prior)) / 2}[class_prior]
-    return DawidSkene(prior, counts / counts.sum(axis=1, keepdims=True))
-
-
-@pytest.mark.parametrize(("pseudo_count", "class_prior"), [(1.0, "balanced"), (1.0, "uniform"), (0.5, "estimated")])
-def test_em_steps_against_loops(pseudo_count, class_prior, float64):
-    params = random_model(3)._replace(prior=jnp.array([0.4, 0.35, 0.25]))
-    x, _ = draw(3, params, items=60)
-    even = jnp.full(K, 1 / K)
-    start = {"uniform": even, "estimated": params.prior, "balanced": (params.prior + even) / 2}[class_prior]
-    expected = params._replace(prior=start)
-    for _ in range(3):
-        expected = plain_step(expected, x, pseudo_count, class_prior)
-    options = {"pseudo_count": pseudo_count, "class_prior": class_prior, "pooling": 0.0}
-    result = crowd.refine(params, x, tol=0.0, max_iters=3, **options)
-    np.testing.assert_allclose(result.params.prior, expected.prior, atol=1e-12)
-    np.testing.assert_allclose(result.params.confusion, expected.confusion, atol=1e-12)
-    mean = np.mean(crowd.log_likelihood(result.params, x))
-    np.testing.assert_allclose(result.log_likelihood, mean, rtol=1e-12)
-
-
-def test_posterior_of_em_never_falls(float64):
-    params = random_model(4)
-    x, _ = draw(4, params, items=60, per_item=3)
-
-    def objective(steps):
-        result = crowd.refine(random_model(5), x, tol=0.0, max_iters=steps, pooling=0.0)
-        prior, confusion = (np.log(np.asarray(leaf)) for leaf in result.params)
-        return 60 * float(result.log_likelihood) + confusion.sum() + 60 * prior.mean()
-
-    values = [objective(steps) for steps in (0, 1, 2, 5, 20)]
-    assert np.all(np.diff(values) > 0)
-
-
-def test_pooled_labels_are_those_of_all_workers(float64):
-    params = random_model(3)
-    x, _ = draw(3, params, items=60)
-    counts = np.bincount(x[:, 1], minlength=WORKERS)
-    together = np.einsum("w,wlh->lh", counts, np.asarray(params.confusion)) / len(x)
-    options = {"pseudo_count": 0.0, "class_prior": "uniform", "tol": 0.0, "max_iters": 1}
-    alone = plain_step(params._replace(prior=jnp.full(K, 1 / K)), x, 4.0 * together[None], "uniform")
-    result = crowd.refine(params, x, **options, pooling=4.0)
-    np.testing.assert_allclose(result.params.confusion, alone.confusion, atol=1e-12)
-    # By default as many as are missing to five labels per cell, in the mean over labels.
-    usual = np.sum(counts**2) / len(x)
-    given = crowd.refine(params, x, **options, pooling=2 * K * (1 - usual / (5 * K**2)))
-    np.testing.assert_allclose(crowd.refine(params, x, **options).params.confusion, given.params.confusion, atol=1e-12)
-
-
-def test_workers_of_ten_labels_each(float64):
-    # Nobody is known well enough for a matrix of their own: EM must not err on more items than a vote.
-    truth = random_model(14, workers=100)
-    x, hidden = draw(14, truth, items=330, per_item=3)
-    labels = Labels(x, num_workers=100)
-    votes = np.mean(np.asarray(crowd.majority_vote(labels, K)).argmax(axis=1) != hidden)
-    start = crowd.fit(jax.random.key(0), labels, K, method="majority").params
-    pooled, own = (error(crowd.refine(start, labels, pooling=each).params, labels, hidden) for each in (None, 0.0))
-    assert pooled < votes + 0.02
-    assert pooled < own
 
 
 # Estimates.
@@ -274,48 +170,3 @@ def test_trials_with_different_numbers_of_labels_are_one_vmap(float64):
     batch = jax.jit(jax.vmap(trial))(keys, jnp.asarray(padded))
     for i, x in enumerate(sets):
         np.testing.assert_allclose(batch.log_likelihood[i], trial(keys[i], x).log_likelihood, rtol=1e-9)
-
-
-# Bad input.
-@pytest.mark.parametrize(
-    ("change", "k", "message"),
-    [
-        (lambda x: x, 2, "x: expected labels from 0 to 1, one for each class; got 2 at row"),
-        (lambda x: x + np.array([0, 0, 1]), 3, "x: expected labels from 0 to 2.*labels from 1 to 3: subtract one"),
-        (lambda x: TWO_WORKERS, 3, "x: expected labels by at least three workers; got 2"),
-        (lambda x: x[x[:, 0] != 5], 3, "x: expected items numbered 0, 1, … without gaps; item 5 has no label"),
-        (lambda x: x * [1, 1, 0], 3, "x: expected at least two different labels; got 0 only"),
-        (lambda x: x, 1, "num_components: expected an integer from 2"),
-        (lambda x: np.concatenate([x, x[:1]]), 3, "x: expected at most one label by each worker for each item"),
-    ],
-)
-def test_bad_input(change, k, message, no_type_checks):
-    x, _ = draw(12, random_model(12), items=100)
-    with pytest.raises(ValueError, match=message):
-        crowd.fit(jax.random.key(0), change(x), k)
-
-
-def test_bad_options(no_type_checks):
-    params = random_model(12)
-    x, _ = draw(12, params, items=20)
-    with pytest.raises(ValueError, match="class_prior: expected one of"):
-        crowd.refine(params, x, class_prior="flat")
-    with pytest.raises(ValueError, match="pseudo_count: expected a number of at least 0"):
-        crowd.refine(params, x, pseudo_count=-1)
-    with pytest.raises(ValueError, match="labels_per_item: expected an integer from 1 to 12"):
-        crowd.sample(jax.random.key(0), params, 5, labels_per_item=13)
-    with pytest.raises(ValueError, match="x: expected workers below num_workers = 12; got 12"):
-        crowd.posterior(params, x + np.array([0, 1, 0]))
-    with pytest.raises(ValueError, match="x: expected labels by 12 workers"):
-        crowd.posterior(params, Labels(x, num_workers=13))
-    with pytest.raises(ValueError, match="method: expected one that decomposes moments"):
-        crowd.fit_moments(jax.random.key(0), crowd.population_moments(params), K, method="majority")
-    with pytest.raises(ValueError, match="num_components: expected an integer of at least 2"):
-        crowd.majority_vote(x, 1)
-
-
-def test_workers_of_an_item_are_different():
-    x = np.asarray(crowd.sample(jax.random.key(0), random_model(13), 200, labels_per_item=8).x).reshape(200, 8, 3)
-    assert all(len(set(row)) == 8 for row in x[:, :, 1].tolist())
-    # Every worker is as likely: 133 labels each, with a standard deviation of 7.
-    assert np.abs(np.bincount(x[:, :, 1].reshape(-1)) - 1600 / 12).max() < 35

@@ -2,53 +2,14 @@ import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from latensor.decompose import Status
 from latensor.models import latent_class
 from latensor.models.latent_class import LatentClass, density
-from latensor.moments import Table, Variables
-
-# Columns of 2 to 7 categories and real ones.
-MIXED = Variables(
-    ("categorical", "real", "categorical", "categorical", "real", "categorical", "categorical", "real", "categorical"),
-    (2, 1, 7, 3, 1, 4, 5, 1, 2),
-)
-CODES = Variables(("categorical",) * 9, (3,) * 9)
-K = 3
-METHODS = ("power", "nojd0", "ojd1", "ptpqp", "hals")
-
-
-def random_model(seed, variables=CODES, k=K, concentration=0.5):
-    """Classes have categories from Dirichlet(`concentration`), means of deviation three, variances near one."""
-    rng = np.random.default_rng(seed)
-    blocks = [
-        rng.normal(5, 3, (1, k)) if kind == "real" else rng.dirichlet(np.full(size, concentration), k).T
-        for kind, size in zip(variables.kinds, variables.sizes, strict=True)
-    ]
-    real = variables.real.size
-    weights = np.sort(rng.dirichlet(np.full(k, 8.0)))[::-1]
-    variances = jnp.asarray(rng.uniform(0.5, 2, (real, k))) if real else None
-    return LatentClass(jnp.asarray(weights), jnp.asarray(np.vstack(blocks)), variances)
-
-
-def draw(seed, params, num_samples, variables=CODES):
-    return np.array(latent_class.sample(jax.random.key(seed), params, num_samples, variables=variables).x)
-
-
-def holes(seed, x, rate=0.2):
-    return np.random.default_rng(seed).uniform(size=x.shape) > rate
-
-
-def worst_error(truth, params):
-    """The largest error after the best order of classes, relative to the size of each field."""
-    errors = []
-    for order in itertools.permutations(range(len(truth.weights))):
-        parts = zip(truth, latent_class.permute(params, np.array(order)), strict=True)
-        errors.append(max(float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(a))) for a, b in parts if a is not None))
-    return min(errors)
+from latensor.moments import Variables
+from tests.models.latent_class_cases import CODES, METHODS, MIXED, K, draw, holes, random_model, worst_error
 
 
 # Population moments.
@@ -211,6 +172,24 @@ def test_the_likeliest_grouping_is_taken(float64):
     assert sorted(groups[groups >= 0]) == list(range(9))
 
 
+def test_origin_and_width_of_numbers_do_not_matter(float64):
+    variables = Variables(("real",) * 9, (1,) * 9)
+    rng = np.random.default_rng(16)
+    x = rng.normal(0, 3, (3, 9))[rng.integers(0, 3, 1_000)] + rng.normal(size=(1_000, 9))
+    for shift in (0.0, 1e4, 1e8):
+        assert latent_class.fit(jax.random.key(0), x + shift, 3, variables=variables).status == Status.CONVERGED
+    codes = draw(16, random_model(16), 300)
+    expected = latent_class.fit(jax.random.key(0), codes, K, variables=CODES).params
+    narrow = latent_class.fit(jax.random.key(0), codes.astype(np.int8), K, variables=CODES).params
+    np.testing.assert_array_equal(narrow.tables, expected.tables)
+    many = Variables(("categorical",) * 5, (200,) * 5)
+    params, x = random_model(17, many), rng.integers(0, 120, (50, 5))
+    np.testing.assert_array_equal(
+        latent_class.log_likelihood(params, x.astype(np.int8), variables=many),
+        latent_class.log_likelihood(params, x, variables=many),
+    )
+
+
 def test_one_class_is_the_overall_frequencies(float64):
     x = draw(8, random_model(8, MIXED), 200, MIXED)
     mask = holes(8, x)
@@ -249,53 +228,3 @@ def test_a_column_of_many_categories(float64):
     )
     best = latent_class.refine(truth, x, variables=variables)
     np.testing.assert_allclose(result.log_likelihood, best.log_likelihood, rtol=1e-3)
-
-
-# Bad input.
-@pytest.mark.parametrize(
-    ("x", "keywords", "message"),
-    [
-        (np.tile([0, 1], (5, 1)), {}, "x: expected at least two categories"),
-        (np.array([[0, 1], [1, 0], [1, 1]]), {}, "x: expected at least three columns; got 2"),
-        (np.eye(4, dtype=int)[:, :3], {"variables": CODES}, "x: expected 9 columns"),
-        (np.eye(4), {}, r"variables: expected a latensor.moments.Variables\(kinds, sizes\)"),
-        (np.eye(4) / 3, {}, "variables: expected .* kind 'real' .* 0.333333 at row 0, column 0"),
-        (np.eye(4, 9, dtype=int) - 1, {"variables": CODES}, "x: expected category codes from 0 to 2; got -1"),
-        (np.eye(4, 9, dtype=int), {"variables": CODES, "mask": np.eye(4, 9) > 2}, "mask: expected every variable"),
-        (np.eye(2, 9, dtype=int), {"variables": CODES}, "x: expected at least num_components = 3 samples; got 2"),
-    ],
-)
-def test_bad_input(x, keywords, message, no_type_checks):
-    with pytest.raises(ValueError, match=message):
-        latent_class.fit(jax.random.key(0), x, 3, **keywords)
-
-
-def test_parameters_that_do_not_fit_the_table(no_type_checks):
-    params, x = random_model(12, MIXED), draw(12, random_model(12, MIXED), 20, MIXED)
-    with pytest.raises(ValueError, match=r"params\.variances: expected 3 rows"):
-        latent_class.posterior(params._replace(variances=None), x, variables=MIXED)
-    with pytest.raises(ValueError, match=r"params.variances: expected shape \(3, 3\); got shape \(2, 3\)"):
-        latent_class.posterior(params._replace(variances=params.variances[:2]), x, variables=MIXED)
-    codes, others = np.eye(9, dtype=int), random_model(0)
-    with pytest.raises(ValueError, match=r"params\.variances: expected None"):
-        latent_class.posterior(others._replace(variances=params.variances), codes, variables=CODES)
-    with pytest.raises(ValueError, match=r"params\.tables: expected 27 rows"):
-        latent_class.posterior(params._replace(variances=None), codes, variables=CODES)
-    moments = latent_class.population_moments(random_model(0), variables=CODES)
-    with pytest.raises(ValueError, match="moments: expected 29 rows"):
-        latent_class.fit_moments(jax.random.key(0), moments, 3, variables=MIXED)
-
-
-def test_codes_out_of_range_under_a_trace():
-    params = random_model(13)
-    x = draw(13, params, 50)
-    bad = x.copy()
-    bad[3, 2] = 7
-
-    def run(x):
-        table = Table(x, variables=CODES)
-        return latent_class.fit(jax.random.key(0), table, K).status, latent_class.log_likelihood(params, table)
-
-    status, values = jax.jit(run)(jnp.asarray(bad))
-    assert status == Status.NON_FINITE
-    np.testing.assert_array_equal(np.isnan(values), np.arange(50) == 3)
