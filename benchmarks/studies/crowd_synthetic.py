@@ -88,7 +88,7 @@ def _trial(key: Array, num_spammers: Array, num_items: int, labels_per_item: int
     starts = jax.tree.map(lambda *leaves: jnp.stack(leaves), fit.params, vote.params, truth)
 
     def climb(start: DawidSkene) -> tuple[Array, Array, Array]:
-        given: dict[str, Any] = {"pseudo_count": _PSEUDO_COUNT, "class_prior": "uniform"}
+        given: dict[str, Any] = {"pseudo_count": _PSEUDO_COUNT, "class_prior": "uniform", "pooling": 0.0}
         end = crowd.refine(start, labels, tol=1e-10, max_iters=2_000, **given)
         prior = _PSEUDO_COUNT / num_items * jnp.sum(jnp.log(end.params.confusion))
         return end.log_likelihood + prior, end.num_iters, _wrong(crowd.posterior(end.params, labels), hidden)
