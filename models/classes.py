@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import divide, smallest_normal
+from latensor.base import divide, small_jit, smallest_normal
 from latensor.decompose.internal import Evaluation, expectation_maximization
 from latensor.models.blocks import normalize_blocks
 from latensor.models.em import as_refined
@@ -23,6 +23,13 @@ Params = TypeVar("Params")
 
 # A class has at least this share of an even part of the samples.
 _LEAST_SHARE = 1e-3
+
+
+@small_jit(optimize=False)
+def split_key(key: Array) -> tuple[Array, Array, Array]:
+    """Return the keys of the three stages of `fit`: groups, decomposition, evidence."""
+    one, two, three = jax.random.split(key, 3)
+    return one, two, three
 
 
 class ReadOff(NamedTuple):

@@ -35,6 +35,7 @@ class Views(NamedTuple):
     present: Bool[Array, "n 3"]
 
 
+@small_jit(static_argnames="num_classes")
 def count_labels(labels: Labels, num_classes: int) -> Float[Array, " workers"]:
     """Return how many labels each worker gave; a label counts as much as its item, one on average."""
     weights = average_weights(labels.row_weights, labels.num_items, labels.dtype) * labels.num_items

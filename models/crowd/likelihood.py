@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import as_int32, check_integer, divide, einsum
+from latensor.base import as_int32, check_integer, divide, einsum, small_jit
 from latensor.models.classes import ClassSums, classify, safe_log
 from latensor.models.crowd.data import check_labels, check_pair, take_labels
 from latensor.models.crowd.params import DawidSkene, stack
@@ -109,6 +109,7 @@ def vote_shares(labels: Labels, num_classes: int) -> Float[Array, "n k"]:
     return divide(votes, jnp.sum(votes, axis=1, keepdims=True), 1 / num_classes)
 
 
+@small_jit(static_argnames="num_classes")
 def wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
     """Return the share of the labelled items that each label wins by vote; those of a tie share an item."""
     shares = vote_shares(labels, num_classes)

@@ -13,7 +13,7 @@ from latensor.decompose import Status, match_columns
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.blocks import normalize_blocks
 from latensor.models.checks import check_moments
-from latensor.models.classes import read_off
+from latensor.models.classes import read_off, split_key
 from latensor.models.crowd.data import check_labels, take_labels
 from latensor.models.crowd.evidence import weigh_evidence
 from latensor.models.crowd.groups import Grouping, count_labels, draw_groups, group_moments, groups_of_moments
@@ -105,10 +105,10 @@ def fit(
     given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
     labels = _check_crowd(check_labels(take_labels(x, **given), k), k)
     options = options._replace(alive=_find_alive(labels, k))
-    key_groups, key_factors, key_evidence = _split(key)
+    key_groups, key_factors, key_evidence = split_key(key)
     if method == "majority":
         return add_evidence(*fit_by_vote(labels, k))
-    counts = _count(labels, k)
+    counts = count_labels(labels, k)
     groupings = group_moments(labels, draw_groups(key_groups, counts, num_groupings), k)
     noise = jnp.asarray(np.asarray(1 / labels.num_items, labels.dtype))
     estimates = _estimate(key_factors, groupings, counts, noise, options)
@@ -132,7 +132,7 @@ def fit_moments(
     rows, k = moments.first.shape[0], options.num_components
     if rows % k or rows < 3 * k:
         raise ValueError(f"moments: expected {k} rows for each of at least three workers; got {rows} rows")
-    key_groups, key_factors, _ = _split(key)
+    key_groups, key_factors, _ = split_key(key)
     groupings = groups_of_moments(key_groups, moments, k)
     estimates = _estimate(key_factors, groupings, None, jnp.zeros_like(moments.first[0]), options)
     return _arrange(estimates, None, jnp.asarray(np.int32(Status.CONVERGED)), options)
@@ -164,25 +164,9 @@ def _find_alive(labels: Labels, num_classes: int) -> tuple[int, ...]:
     if not is_concrete(labels.x, labels.row_weights):
         return every
     with jax.ensure_compile_time_eval():
-        share = np.asarray(_wins(labels, num_classes))
+        share = np.asarray(wins(labels, num_classes))
     alive = tuple(int(each) for each in np.flatnonzero(share * num_classes >= _FEWEST_WINS))
     return alive if len(alive) > 1 else every
-
-
-@small_jit(static_argnames="num_classes")
-def _wins(labels: Labels, num_classes: int) -> Float[Array, " k"]:
-    return wins(labels, num_classes)
-
-
-@small_jit(optimize=False)
-def _split(key: Array) -> tuple[Array, Array, Array]:
-    one, two, three = jax.random.split(key, 3)
-    return one, two, three
-
-
-@small_jit(static_argnames="num_classes")
-def _count(labels: Labels, num_classes: int) -> Float[Array, " workers"]:
-    return count_labels(labels, num_classes)
 
 
 @small_jit(static_argnames="options")

@@ -12,7 +12,7 @@ from latensor.base import check_integer, check_key, check_option, divide, machin
 from latensor.decompose import Status
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.checks import check_moments
-from latensor.models.classes import read_off
+from latensor.models.classes import read_off, split_key
 from latensor.models.columns import check_all_observed, check_table, check_variables, float_type
 from latensor.models.evidence import Evidence, add_evidence, choose_rows, coincide
 from latensor.models.latent_class.density import log_joint
@@ -130,7 +130,7 @@ def fit(
     k = options.num_components
     if table.num_rows < k:
         raise ValueError(f"x: expected at least num_components = {k} samples; got {table.num_rows}")
-    key_groups, key_factors, key_evidence = _split(key)
+    key_groups, key_factors, key_evidence = split_key(key)
     shares, scaling = share_table(table, k)
     overall = overall_frequencies(shares)
     columns = draw_groups(key_groups, as_shares(options.variables), k, num_groupings)
@@ -165,7 +165,7 @@ def fit_moments(
             f"moments: expected {expected} rows, those of all columns and the squares of real ones; "
             f"got {moments.first.shape[0]}"
         )
-    key_groups, key_factors, _ = _split(key)
+    key_groups, key_factors, _ = split_key(key)
     columns = draw_groups(key_groups, as_shares(variables), options.num_components, 1)
     groupings, mean, scaling = groups_of_moments(moments, columns, variables, options.num_components)
     estimates = _estimate(key_factors, groupings, mean, scaling, jnp.zeros_like(mean[0]), options, True)
@@ -184,12 +184,6 @@ def _check_options(variables: Variables, num_components: Any, method: Any, num_r
         )
     check_option("method", method, METHODS)
     return Options(variables, k, method, check_integer("num_restarts", num_restarts, 1))
-
-
-@small_jit(optimize=False)
-def _split(key: Array) -> tuple[Array, Array, Array]:
-    one, two, three = jax.random.split(key, 3)
-    return one, two, three
 
 
 @small_jit(static_argnames=("options", "exact"))
