@@ -6,6 +6,7 @@ checked on construction, and on concrete arrays also row weights and lengths. Fo
 `jax.vmap(Table)(xs, masks)`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -214,6 +215,11 @@ class Sequences(Rows):
     def num_sequences(self) -> int:
         """Number of sequences."""
         return self.x.shape[0] if self.is_batched else 1 if self.lengths is None else self.lengths.shape[0]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of time steps of all sequences, padding included."""
+        return math.prod(self.x.shape[: 2 if self.is_batched else 1])
 
     @property
     def num_features(self) -> int:

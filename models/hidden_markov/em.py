@@ -12,7 +12,7 @@ from latensor.base import check_bool, divide
 from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
 from latensor.models.em import em_limits
-from latensor.models.hidden_markov.chain import choose_block_length, forward, forward_backward
+from latensor.models.hidden_markov.chain import Schedule, choose_schedule, forward, forward_backward
 from latensor.models.hidden_markov.data import check_any_observed, check_pair
 from latensor.models.hidden_markov.emissions import chain_of, feasible, reestimate, sum_emissions
 from latensor.models.hidden_markov.params import HiddenMarkov
@@ -31,7 +31,7 @@ def refine(
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
     accelerate: bool = True,
-    form: Literal["auto", "sequential", "associative"] = "auto",
+    form: Literal["auto", "sequential", "overlapping", "associative"] = "auto",
 ) -> Refined:
     """Improve `params` by EM on the likelihood of whole sequences (Baum–Welch), which never falls.
 
@@ -58,16 +58,23 @@ def refine(
     params, sequences = check_pair(params, x, mask=mask, lengths=lengths, row_weights=row_weights)
     check_any_observed(sequences)
     tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
-    return _refine(params, sequences, tol, max_iters, choose_block_length(form), check_bool("accelerate", accelerate))
+    return _refine(
+        params,
+        sequences,
+        tol,
+        max_iters,
+        choose_schedule(form, sequences),
+        check_bool("accelerate", accelerate),
+    )
 
 
-@partial(jax.jit, static_argnames=("block_length", "accelerate"))
+@partial(jax.jit, static_argnames=("schedule", "accelerate"))
 def _refine(
     params: HiddenMarkov,
     sequences: Sequences,
     tol: Float[Array, ""],
     max_iters: Int[Array, ""],
-    block_length: int | None,
+    schedule: Schedule,
     accelerate: bool,
 ) -> Refined:
     observations, dtype = flatten_sequences(sequences), params.emission.dtype
@@ -75,12 +82,12 @@ def _refine(
     number = jnp.maximum(jnp.sum(weights), 1)
     chain, logs = chain_of(params, observations)
     # Relative to the start: a sum over a million steps leaves no digits in float32 for what EM gains.
-    usual = jnp.sum(weights * (forward(chain, block_length) + logs)) / number
+    usual = jnp.sum(weights * (forward(chain, schedule) + logs)) / number
     seen = jnp.where(observations.observed, weights, 0)
 
     def step(params: HiddenMarkov) -> Evaluation:
         chain, logs = chain_of(params, observations)
-        smoothed = forward_backward(chain, weights, block_length)
+        smoothed = forward_backward(chain, weights, schedule)
         starts = jnp.where(observations.first, weights, 0)
         sums = sum_emissions(params, observations.x, smoothed.posterior * seen[:, None])
         first = jnp.sum(smoothed.posterior * starts[:, None], axis=0)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from latensor.base import divide, machine_epsilon, matmul, smallest_normal
-from latensor.models.hidden_markov.chain import Chain, floor_probabilities
+from latensor.base import divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+from latensor.models.hidden_markov.lanes import Chain, floor_probabilities
 from latensor.models.hidden_markov.params import HiddenMarkov, is_real
 from latensor.moments import map_over_rows, sum_over_rows
 from latensor.moments.internal import Observations, spread_view, view_features
@@ -19,6 +19,8 @@ _LEAST_REMAINDER = 1e-3
 _ROUNDING = 16
 # An extrapolation keeps at least this share of each probability or variance of the EM iterate.
 _LEAST_SHARE = 0.01
+# The logarithm of an impossible likelihood: on no likeliest path, unless all paths have one.
+_IMPOSSIBLE = -1e6
 
 
 def _log_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Float[Array, "N k"]:
@@ -44,21 +46,39 @@ def _log_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Float[Array,
     return -(distances + jnp.sum(jnp.log(2 * math.pi * params.variance), axis=0)[None, :]) / 2
 
 
-def likelihoods(params: HiddenMarkov, x: Num[Array, "N ..."]) -> tuple[Float[Array, "N k"], Float[Array, " N"]]:
-    """Return the likelihood of each observation in each state, the largest of a row scaled to one, and its logarithm.
+class Scaled(NamedTuple):
+    """Likelihoods of each observation in each state, the largest of a row scaled to one."""
+
+    values: Float[Array, "N k"]
+    log_scales: Float[Array, " N"]
+    """Logarithms of the scales."""
+
+
+def likelihoods(params: HiddenMarkov, x: Num[Array, "N ..."], *, logs: bool = False) -> Scaled:
+    """Return the likelihood of each observation in each state, the largest of a row scaled to one; or its logarithm.
 
     A symbol that no state can emit counts as not observed, and costs the logarithm of the smallest number.
     """
     if is_real(params):
         values = _log_densities(params, x)
         top = jnp.max(values, axis=1)
-        return jnp.exp(values - top[:, None]), top
+        values = values - top[:, None]
+        return Scaled(jnp.maximum(values, _IMPOSSIBLE) if logs else jnp.exp(values), top)
     tops = jnp.max(params.emission, axis=1)
-    scaled = divide(params.emission, tops[:, None], 1)
-    logs = jnp.log(jnp.maximum(tops, smallest_normal(tops.dtype)))
-    gathered = view_features(x, jnp.concatenate([scaled, logs[:, None]], axis=1))
+    table = divide(params.emission, tops[:, None], 1)
+    if logs:
+        table = jnp.where(table > 0, jnp.log(positive_or_one(table)), _IMPOSSIBLE)
+    scales = jnp.log(jnp.maximum(tops, smallest_normal(tops.dtype)))
+    gathered = view_features(x, jnp.concatenate([table, scales[:, None]], axis=1))
     unknown = (x < 0) | (x >= tops.shape[0])
-    return jnp.where(unknown[:, None], 1, gathered[:, :-1]), gathered[:, -1]
+    return Scaled(jnp.where(unknown[:, None], 0 if logs else 1, gathered[:, :-1]), gathered[:, -1])
+
+
+def scaled_logs(params: HiddenMarkov, observations: Observations) -> tuple[Float[Array, "N k"], Float[Array, " N"]]:
+    """Return logarithms of the likelihoods, the largest of a row zero, and what was subtracted; zeros where missing."""
+    values, scales = likelihoods(params, observations.x, logs=True)
+    seen = observations.observed
+    return jnp.where(seen[:, None], values, 0), jnp.where(seen, scales, 0)
 
 
 def chain_of(params: HiddenMarkov, observations: Observations) -> tuple[Chain, Float[Array, " N"]]:

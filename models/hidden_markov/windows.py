@@ -21,7 +21,6 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import matmul, positive_or_one, smallest_normal
 from latensor.decompose.internal import EMResult, Evaluation, expectation_maximization
-from latensor.models.hidden_markov.chain import floor_probabilities
 from latensor.models.hidden_markov.emissions import (
     EmissionSums,
     divide_rows,
@@ -30,6 +29,7 @@ from latensor.models.hidden_markov.emissions import (
     reestimate,
     sum_emissions,
 )
+from latensor.models.hidden_markov.lanes import floor_probabilities
 from latensor.models.hidden_markov.params import HiddenMarkov
 from latensor.moments import sum_over_rows
 from latensor.moments.internal import WINDOW, Windows, spread_view, view_features

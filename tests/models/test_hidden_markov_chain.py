@@ -10,7 +10,7 @@ import pytest
 
 from latensor.models import hidden_markov
 from latensor.models.hidden_markov import HiddenMarkov
-from latensor.models.hidden_markov.chain import forward, forward_backward
+from latensor.models.hidden_markov.chain import Schedule, forward, forward_backward
 from tests.models.chain_cases import (
     KINDS,
     LENGTHS,
@@ -27,6 +27,8 @@ from tests.models.chain_cases import (
     path_log_probability,
     ragged,
 )
+
+SCHEDULES = (Schedule(100, "known"), Schedule(16, "products"), Schedule(16, "overlap"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,22 +85,23 @@ def test_padding_values_do_not_matter(kind, float64):
         jax.tree.map(np.testing.assert_array_equal, answers(params, other, LENGTHS), expected)
 
 
-def test_blocks_equal_one_pass(precision):
+def test_lanes_equal_one_pass(precision):
     one = chain(model("symbols"), observations("symbols", (100,)), LONG)
     weights = jnp.asarray(np.random.default_rng(2).uniform(size=100), float)
-    sequential, blocks = (forward_backward(one, weights, length) for length in (None, 16))
+    sequential = forward_backward(one, weights, SCHEDULES[0])
     tol = {"rtol": 1e-11, "atol": 1e-12} if precision == "float64" else {"rtol": 1e-4, "atol": 1e-5}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tol), blocks, sequential)
-    for length in (None, 16):
-        np.testing.assert_allclose(forward(one, length), sequential.log_scales, **tol)
+    for schedule in SCHEDULES:
+        smoothed = forward_backward(one, weights, schedule)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tol), smoothed, sequential)
+        np.testing.assert_allclose(forward(one, schedule), sequential.log_scales, **tol)
 
 
-@pytest.mark.parametrize("block_length", [None, 4])
-def test_expected_pairs_against_enumeration(block_length, float64):
+@pytest.mark.parametrize("schedule", [Schedule(1_000, "known"), Schedule(4, "products"), Schedule(4, "overlap")])
+def test_expected_pairs_against_enumeration(schedule, float64):
     params, x = model("reals"), ragged("reals")
     row_weights = np.array([1.0, 5.0, 0.25, 5.0, 2.0])
     weights = jnp.asarray(np.repeat(row_weights, LENGTHS))
-    smoothed = forward_backward(chain(params, end_to_end(x, LENGTHS), LENGTHS), weights, block_length)
+    smoothed = forward_backward(chain(params, end_to_end(x, LENGTHS), LENGTHS), weights, schedule)
     expected = sum(
         weight * enumerate_paths(params, row[:length])[2]
         for row, length, weight in zip(x, LENGTHS, row_weights, strict=True)
@@ -106,10 +109,10 @@ def test_expected_pairs_against_enumeration(block_length, float64):
     np.testing.assert_allclose(smoothed.pairs, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("block_length", [None, 16])
-def test_expected_pairs_add_up_to_the_steps(block_length, precision):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_expected_pairs_add_up_to_the_steps(schedule, precision):
     one = chain(model("symbols"), observations("symbols", (100,)), LONG)
-    smoothed = forward_backward(one, jnp.ones(100, float), block_length)
+    smoothed = forward_backward(one, jnp.ones(100, float), schedule)
     np.testing.assert_allclose(np.sum(smoothed.pairs), np.maximum(LONG - 1, 0).sum(), rtol=1e-6)
     np.testing.assert_allclose(np.sum(smoothed.posterior, axis=1), 1, rtol=1e-6)
 
@@ -117,11 +120,9 @@ def test_expected_pairs_add_up_to_the_steps(block_length, precision):
 def test_the_forms_agree(float64):
     params, x, lengths = model("symbols"), observations("symbols", (2, 300)), np.array([300, 290])
     for verb in VERBS[:2]:
-        sequential, associative, auto = (
-            verb(params, x, lengths=lengths, form=form) for form in ("sequential", "associative", "auto")
-        )
-        np.testing.assert_allclose(associative, sequential, rtol=1e-11, atol=1e-12)
-        np.testing.assert_allclose(auto, sequential, rtol=1e-11, atol=1e-12)
+        sequential = verb(params, x, lengths=lengths, form="sequential")
+        for form in ("overlapping", "associative", "auto"):
+            np.testing.assert_allclose(verb(params, x, lengths=lengths, form=form), sequential, rtol=1e-11, atol=1e-12)
 
 
 @functools.cache
@@ -144,9 +145,10 @@ def test_a_long_chain_in_float32():
     np.testing.assert_allclose(states.sum(axis=1), 1, atol=1e-5)
 
 
-def test_a_long_chain_in_blocks():
+@pytest.mark.parametrize("form", ["sequential", "associative"])
+def test_a_long_chain_in_other_forms(form):
     params, x, expected = a_long_chain()
-    value = hidden_markov.log_likelihood(params, x, form="associative")
+    value = hidden_markov.log_likelihood(params, x, form=form)
     np.testing.assert_allclose(value[0], expected, rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from latensor.models import hidden_markov
 from latensor.models.hidden_markov import HiddenMarkov
-from latensor.models.hidden_markov.chain import forward_backward
+from latensor.models.hidden_markov.chain import Schedule, forward_backward
 from tests.helpers import lowers
 from tests.models.chain_cases import (
     KINDS,
@@ -68,14 +68,16 @@ def test_a_path_is_never_likelier_than_its_sequence(precision):
     assert np.all(path.log_probability <= value + 1e-3)
 
 
-def test_impossible_steps_at_the_end_of_a_block(precision):
+def test_impossible_steps_at_the_end_of_a_lane(precision):
     x = np.tile([0, 2, 1, 3, 0, 1, 1, 2, 3, 3], 10)
-    one = chain(left_to_right(), x, LONG)
-    sequential, blocks = (forward_backward(one, jnp.ones(100, float), length) for length in (None, 16))
+    one, everything = chain(left_to_right(), x, LONG), jnp.ones(100, float)
+    sequential = forward_backward(one, everything, Schedule(100, "known"))
     for leaf in jax.tree.leaves(sequential):
         assert np.all(np.isfinite(leaf))
     tol = 1e-9 if precision == "float64" else 1e-4
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tol, atol=tol), blocks, sequential)
+    for schedule in (Schedule(16, "products"), Schedule(16, "overlap")):
+        smoothed = forward_backward(one, everything, schedule)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tol, atol=tol), smoothed, sequential)
 
 
 def on_a_line(transition, places, variance):
