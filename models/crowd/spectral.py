@@ -103,7 +103,7 @@ def fit(
     key, options = check_key(key), _check_options(num_components, method, num_restarts)
     num_groupings, k = check_integer("num_groupings", num_groupings, 1), options.num_components
     given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
-    labels = _check_crowd(check_labels(take_labels(x, **given), k), k)
+    labels = _check_crowd(check_labels(take_labels(x, **given), k), method)
     options = options._replace(alive=_find_alive(labels, k))
     key_groups, key_factors, key_evidence = split_key(key)
     if method == "majority":
@@ -144,7 +144,7 @@ def _check_options(num_components: Any, method: Any, num_restarts: Any) -> _Opti
     return _Options(k, method, check_integer("num_restarts", num_restarts, 1), tuple(range(k)))
 
 
-def _check_crowd(labels: Labels, num_classes: int) -> Labels:
+def _check_crowd(labels: Labels, method: str) -> Labels:
     """Return labels of which something can be learned."""
     if labels.num_workers < 3:
         raise ValueError(f"x: expected labels by at least three workers; got {labels.num_workers}")
@@ -154,6 +154,12 @@ def _check_crowd(labels: Labels, num_classes: int) -> Labels:
         if len(used) < 2:
             raise ValueError(
                 f"x: expected at least two different labels; got {used[0]} only, of which nothing can be learned"
+            )
+        most = int(np.bincount(values[values[:, 0] >= 0, 0]).max())
+        if most < 3 and method != "majority":
+            raise ValueError(
+                f"x: expected some items with labels by three workers or more, in whose agreement classes show; got at "
+                f"most {most} per item: use method='majority'"
             )
     return labels
 

@@ -49,3 +49,10 @@ def test_workers_of_an_item_are_different():
     assert all(len(set(row)) == 8 for row in x[:, :, 1].tolist())
     # Every worker is as likely: 133 labels each, with a standard deviation of 7.
     assert np.abs(np.bincount(x[:, :, 1].reshape(-1)) - 1600 / 12).max() < 35
+
+
+def test_two_labels_per_item(no_type_checks):
+    x = np.array([[item, (item + turn) % 5, item % 2] for item in range(40) for turn in range(2)])
+    with pytest.raises(ValueError, match=r"three workers or more.*at most 2 per item.*majority"):
+        crowd.fit(jax.random.key(0), x, 2)
+    assert np.all(np.isfinite(crowd.fit(jax.random.key(0), x, 2, method="majority").params.confusion))
