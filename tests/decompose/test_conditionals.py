@@ -68,6 +68,24 @@ def test_exact_moments_give_exact_conditionals(method, float64):
     assert np.max(result.noise) < 1e-12 < np.min(result.singular_values)
 
 
+def test_the_first_two_views_count_alike(float64):
+    """With noise, too: exchanged, they give the same weights and the same conditionals."""
+    weights, views = draw(0, sizes=(5, 5, 6))
+    table = np.random.default_rng(0).multinomial(2000, exact(weights, views)[2].reshape(-1)).reshape(5, 5, 6) / 2000
+
+    def moments(table):
+        return (
+            tuple(table.sum(axis=a) for a in ((1, 2), (0, 2), (0, 1))),
+            tuple(table.sum(axis=a) for a in (2, 1, 0)),
+            table,
+        )
+
+    both = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *map(moments, (table, table.swapaxes(0, 1))))
+    one, other = (lane(find_all(both), number) for number in range(2))
+    first, second, third = other.conditionals
+    assert max(errors(other._replace(conditionals=(second, first, third)), one.weights, one.conditionals)) < 1e-6
+
+
 @pytest.mark.parametrize("categorical", [(False, False, False), (False, True, False)])
 def test_conditional_means_of_real_views(categorical, float64):
     problems = [draw(20 + seed, categorical) for seed in range(PROBLEMS)]
