@@ -73,13 +73,12 @@ def noisy_problems(number, d=30, k=8):
 
 
 def test_damping_finds_more_permutations_than_the_paper_and_than_the_angle(float64):
-    """Of 1,000, plain Procrustes misses 57 %, the angle 55 %, either of them 35 % and the damped one 23 %."""
+    """Plain Procrustes misses 57 % of them, the angle 55 %, the angle or else Procrustes 33 %, the damped one 19 %."""
     reference, estimate, truth = noisy_problems(1000)
     matching = jax.vmap(lambda x, y: match_columns(x, y, "procrustes"))(jnp.asarray(reference), jnp.asarray(estimate))
     found = np.asarray(matching.permutation)
     valid = np.all(np.sort(found, axis=1) == np.arange(8), axis=1)
     np.testing.assert_array_equal(matching.is_permutation, valid)
-    assert 0 < np.sum(~valid) < 200
     u, v = (columns / np.linalg.norm(columns, axis=1, keepdims=True) for columns in (reference, estimate))
     overlap = u.swapaxes(1, 2) @ v
     left, _, right = np.linalg.svd(overlap)
@@ -92,6 +91,7 @@ def test_damping_finds_more_permutations_than_the_paper_and_than_the_angle(float
     }
     # Shares have standard errors of 0.016 at most.
     assert missed["damped"] < min(missed["plain"], missed["angle"], missed["either"]) - 0.06, missed
+    assert 0 < np.sum(~valid) < 200
 
 
 @pytest.mark.parametrize("seed", range(5))
