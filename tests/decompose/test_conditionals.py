@@ -68,6 +68,25 @@ def test_exact_moments_give_exact_conditionals(method, float64):
     assert np.max(result.noise) < 1e-12 < np.min(result.singular_values)
 
 
+def test_the_first_two_views_count_alike(float64):
+    """With noise, too: exchanged, they give the same weights and the same conditional means."""
+    real, rng = (False, False, False), np.random.default_rng(0)
+    weights, views = draw(0, real, sizes=(5, 5, 6))
+    hidden = rng.choice(RANK, 1000, p=weights)
+    x = [view.T[hidden] + rng.normal(size=(1000, len(view))) for view in views]
+
+    def moments(a, b, c):
+        first = tuple(part.mean(axis=0) for part in (a, b, c))
+        second = tuple(one.T @ other / 1000 for one, other in ((a, b), (a, c), (b, c)))
+        return first, second, np.einsum("na,nb,nc->abc", a, b, c) / 1000
+
+    both = jax.tree.map(lambda *parts: jnp.asarray(np.stack(parts)), moments(*x), moments(x[1], x[0], x[2]))
+    result = find_all(both, categorical=real)
+    one, other = lane(result, 0), lane(result, 1)
+    second, first, third = other.conditionals
+    assert max(errors(other._replace(conditionals=(first, second, third)), one.weights, one.conditionals)) < 1e-6
+
+
 @pytest.mark.parametrize("categorical", [(False, False, False), (False, True, False)])
 def test_conditional_means_of_real_views(categorical, float64):
     problems = [draw(20 + seed, categorical) for seed in range(PROBLEMS)]

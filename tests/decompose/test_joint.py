@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from latensor.decompose import Status, joint_diagonalization, matched_rmse
+from latensor.decompose._joint import _plug_in_weights
 from tests.helpers import lowers
 
 M, K = 5, 5  # the slices of a (5, 5, 5) tensor
@@ -46,6 +47,16 @@ def error(factors, result):
 def off(matrices, factors):
     turned = np.einsum("ia,lij,jb->lab", factors, matrices, factors)
     return np.sum(turned**2) - np.sum(np.einsum("laa->la", turned) ** 2)
+
+
+def test_plug_in_weights_single_out_one_component(float64):
+    """Of length one, however small its diagonals are: otherwise the noise of weak components would count most."""
+    diagonals = np.random.default_rng(0).normal(size=(M, K)) * np.geomspace(1, 1e-3, K)
+    weights = np.asarray(_plug_in_weights(jnp.asarray(diagonals)))
+    np.testing.assert_allclose(np.linalg.norm(weights, axis=1), 1, rtol=1e-12)
+    left = weights @ diagonals
+    np.testing.assert_allclose(left - np.diag(np.diag(left)), 0, atol=1e-12)
+    assert np.all(np.diag(left) > 0)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -35,6 +35,65 @@ def test_two_claims_to_one_column_are_flagged(float64):
     assert bool(match_columns(reference, estimate, "procrustes").is_permutation)
 
 
+def test_procrustes_tells_when_it_finds_no_permutation(float64):
+    reference, estimate = [[1.0, 2, 0], [1, 0, 1], [3, 3, 3]], [[0.0, 1, 0], [1, 2, 1], [0, 0, 1]]
+    neither = match_columns(jnp.array(reference), jnp.array(estimate), "procrustes")
+    assert neither.permutation.tolist() == [1, 2, 2]
+    assert not bool(neither.is_permutation)
+    # Damped, the rule says 1, 2, 1; as the paper has it, 1, 2, 0.
+    reference, estimate = [[1.0, 2, 1], [3, 0, 2], [0, 3, 0]], [[3.0, 1, 1], [0, 3, 0], [1, 0, 3]]
+    plain = match_columns(jnp.array(reference), jnp.array(estimate), "procrustes")
+    assert plain.permutation.tolist() == [1, 2, 0]
+    assert bool(plain.is_permutation)
+
+
+def test_a_permutation_by_procrustes_need_not_be_the_best(float64):
+    """A counterexample to Theorem 1 of the paper on PTPQP, of distributions over three categories."""
+    reference = np.array([[0.1, 0.3, 0.6], [0.4, 0.2, 0.2], [0.5, 0.5, 0.2]])
+    estimate = np.array([[0.0, 0.3, 0.7], [0.5, 0.5, 0.2], [0.5, 0.2, 0.1]])
+    u, v = (columns / np.linalg.norm(columns, axis=0) for columns in (reference, estimate))
+    left, _, right = np.linalg.svd(u.T @ v)
+    assert np.argmax(left @ right, axis=1).tolist() == [1, 0, 2]  # equation (10)
+    matchings = {m: match_columns(jnp.asarray(reference), jnp.asarray(estimate), m) for m in METHODS}
+    assert all(bool(matching.is_permutation) for matching in (matchings["procrustes"], matchings["assignment"]))
+    assert matchings["procrustes"].permutation.tolist() == [1, 0, 2]
+    assert matchings["assignment"].permutation.tolist() == [0, 1, 2]
+    # By the norm that the theorem is about as well: 0.735 against 0.879.
+    assert np.linalg.norm(u - v) < 0.9 * np.linalg.norm(u - v[:, [1, 0, 2]])
+
+
+def noisy_problems(number, d=30, k=8):
+    """Columns in k − 1 dimensions, in a random order and with as much noise: one direction is noise alone."""
+    rng = np.random.default_rng(0)
+    places = np.linalg.qr(rng.normal(size=(number, k, k)))[0][:, :, : k - 2]
+    reference = 1 + rng.normal(size=(number, d, k - 2)) @ places.swapaxes(1, 2)
+    order = rng.permuted(np.tile(np.arange(k), (number, 1)), axis=1)
+    estimate = np.take_along_axis(reference, order[:, None, :], axis=2) + rng.normal(size=(number, d, k))
+    return reference, estimate, np.argsort(order, axis=1)
+
+
+def test_damping_finds_more_permutations_than_the_paper_and_than_the_angle(float64):
+    """Plain Procrustes misses 57 % of them, the angle 55 %, the angle or else Procrustes 33 %, the damped one 19 %."""
+    reference, estimate, truth = noisy_problems(1000)
+    matching = jax.vmap(lambda x, y: match_columns(x, y, "procrustes"))(jnp.asarray(reference), jnp.asarray(estimate))
+    found = np.asarray(matching.permutation)
+    valid = np.all(np.sort(found, axis=1) == np.arange(8), axis=1)
+    np.testing.assert_array_equal(matching.is_permutation, valid)
+    u, v = (columns / np.linalg.norm(columns, axis=1, keepdims=True) for columns in (reference, estimate))
+    overlap = u.swapaxes(1, 2) @ v
+    left, _, right = np.linalg.svd(overlap)
+    plain, angle = np.argmax(left @ right, axis=2), np.argmax(overlap, axis=2)
+    is_order = np.all(np.sort(angle, axis=1) == np.arange(8), axis=1)
+    either = np.where(is_order[:, None], angle, plain)
+    missed = {
+        name: np.mean(np.any(order != truth, axis=1))
+        for name, order in (("damped", found), ("plain", plain), ("angle", angle), ("either", either))
+    }
+    # Shares have standard errors of 0.016 at most.
+    assert missed["damped"] < min(missed["plain"], missed["angle"], missed["either"]) - 0.06, missed
+    assert 0 < np.sum(~valid) < 200
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_errors_are_those_of_the_best_permutation(seed, precision):
     rng = np.random.default_rng(seed)

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import jax
@@ -97,6 +98,8 @@ def test_all_routes_of_fit_are_close_to_the_truth_under_a_mask():
     x = draw(1, truth, 20_000)
     mask = draw_mask(2, np.where(np.arange(D) < 5, 1.0, np.linspace(0.3, 0.9, D)), x.shape)
     table = Table(jnp.where(mask, x, jnp.nan), mask)
+    rates, routes = np.asarray(jnp.mean(mask, axis=0)), []
+    weights = {"weighted": rates, "full": np.ones(D), "partial": (np.arange(D) < 5).astype(float)}
     for options in (
         {},
         {"missing": "full"},
@@ -116,3 +119,12 @@ def test_all_routes_of_fit_are_close_to_the_truth_under_a_mask():
         assert seen.dimensions.complete.tolist() == [True] * 5 + [False] * (D - 5)
         assert seen.unobserved_pairs == 0
         assert seen.unobserved_triples == (0 if "third" in options else None)
+        np.testing.assert_allclose(seen.dimensions.weights, weights[options.get("missing", "weighted")], rtol=1e-5)
+        routes.append((options, np.asarray(result.params.topics)[:, order]))
+    # Estimates of different routes differ by much more than rounding. Only pairs with a complete dimension matter to
+    # "partial", and of these both second moments are the same.
+    for (one, a), (other, b) in itertools.combinations(routes, 2):
+        if one.get("missing") == other.get("missing") == "partial":
+            assert largest(a - b) < 1e-5
+        else:
+            assert largest(a - b) > 1e-4, (one, other)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from latensor.models.graphical.elimination import make_schedule
 from latensor.models.graphical.em import refine
 from latensor.models.graphical.factors import split_graph
 from latensor.models.graphical.graph import directed, undirected
@@ -249,6 +250,18 @@ def test_columns_of_a_frame_are_found_by_their_names(no_type_checks):
     np.testing.assert_array_equal(log_likelihood(params, frame, mask=its), expected)
     with pytest.raises(ValueError, match=r"x: expected a column for every observed node .* 'x1' is missing"):
         log_likelihood(params, Frame(["x0", "y", "x2"], x))
+
+
+def test_nodes_are_summed_out_in_small_tables():
+    """A star from its leaves, wherever the centre is in the list; a ladder rung by rung; a cycle."""
+    stars = [tuple((centre, i) for i in range(9) if i != centre) for centre in (0, 8)]
+    ladder = (*((i, i + 1) for i in range(0, 16, 2)), *((i, i + 2) for i in range(14)))
+    cycle = tuple((i, (i + 1) % 8) for i in range(8))
+    widths = [
+        make_schedule((2,) * n, scopes).treewidth
+        for n, scopes in ((9, stars[0]), (9, stars[1]), (16, ladder), (8, cycle))
+    ]
+    assert widths == [1, 1, 2, 2]
 
 
 def test_too_large_treewidths_are_refused(no_type_checks):

@@ -1,10 +1,12 @@
 """The order of the states, and what `status` says of them."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from latensor.decompose import Status
 from latensor.models import hidden_markov
+from latensor.models.hidden_markov.initial import FirstObservations, first_states
 from tests.models.hidden_markov_cases import (
     KEY,
     TIME,
@@ -89,3 +91,16 @@ def test_status_of_a_polished_fit_is_that_of_polishing_and_of_its_gain(float64):
     assert few.diagnostics.evidence.gain < 2.5 * few.diagnostics.evidence.gain_error
     # The iterations are those of the step that the estimate is from.
     assert clear.num_iters != fit(x, polish=False).num_iters
+
+
+def test_few_sequences_say_little_about_the_first_state(float64):
+    """EM on first symbols, with two more sequences whose first states are as in a window."""
+    truth = clear_model(0)
+    prior, emission = np.asarray(truth.initial), np.asarray(truth.emission)
+    for counts in (np.zeros(D), np.eye(D)[3], np.random.default_rng(0).uniform(0, 30, D)):
+        expected = prior
+        for _ in range(50):
+            joint = emission * expected
+            expected = (counts @ (joint / joint.sum(axis=1, keepdims=True)) + 2 * prior) / (counts.sum() + 2)
+        found = first_states(truth, FirstObservations(jnp.arange(D), jnp.asarray(counts)))
+        np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -20,6 +20,7 @@ from latensor.moments.internal import (
     contract_third,
     correct_gamma_poisson,
     correct_gaussian,
+    correct_lifted,
     gamma_poisson_cumulants,
     second_cumulant_diagonal,
     second_cumulant_operator,
@@ -45,6 +46,33 @@ def test_gaussian_moments_are_those_of_the_components(float64):
     directions = jnp.asarray(rng.normal(size=(2, 2)))
     contracted = contract_gaussian_moments(table, directions, variance)
     np.testing.assert_allclose(contracted, contract_third(moments.third, directions), atol=1e-12)
+
+
+def test_lifted_moments_are_those_of_centred_means_and_a_constant(float64):
+    """With variances that differ between components."""
+    rng = np.random.default_rng(1)
+    means, weights, variances = rng.normal(size=(4, 3)), np.array([0.5, 0.3, 0.2]), np.array([0.3, 0.7, 2.0])
+    centred = means - (means @ weights)[:, None]
+    second = (centred * weights) @ centred.T
+    values, vectors = np.linalg.eigh(second)
+    # Three centred means span two directions; the third is the place of the constant.
+    directions = np.pad(vectors[:, -2:] / np.sqrt(values[-2:]), ((0, 0), (0, 1)))
+    noise, identity = centred @ (weights * variances), np.eye(4)
+    mixed = sum(np.einsum(letters, noise, identity) for letters in ("i,jl->ijl", "j,il->ijl", "l,ij->ijl"))
+    third = np.einsum("h,ih,jh,lh->ijl", weights, centred, centred, centred) + mixed
+    variance = weights @ variances
+    seen = ContractedCumulants(
+        jnp.asarray(directions.T @ means @ weights),
+        jnp.asarray((second + variance * identity) @ directions),
+        contract_third(jnp.asarray(third), jnp.asarray(directions)),
+        jnp.int32(0),
+        jnp.asarray(directions.T @ noise),
+    )
+    lifted = directions.T @ centred
+    lifted[-1] = 1
+    expected = np.einsum("h,ih,jh,lh->ijl", weights, lifted, lifted, lifted)
+    result = correct_lifted(seen, jnp.asarray(directions), jnp.asarray(variance))
+    np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
 def test_gamma_poisson_moments_are_those_of_the_intensities(float64):
