@@ -133,7 +133,7 @@ def _compare(success: np.ndarray, levels: np.ndarray, name: str) -> Claim:
 
 def run(options: Options) -> Report:
     """Sweep the noise; all rules see the same draws."""
-    trials = options.trials or (200 if options.quick else 5_000)
+    trials = options.trials or (200 if options.quick else 20_000)
     levels = np.linspace(0, 0.4, 5 if options.quick else 17)
     success, valid = (np.zeros((len(levels), len(_METHODS), trials), bool) for _ in range(2))
     for i, level in enumerate(tqdm(levels, desc="noise levels")):
