@@ -123,7 +123,7 @@ def _plain_errors(keys: Array, x: np.ndarray, tables: np.ndarray, n: int) -> lis
 
 def run(options: Options) -> Report:
     """Run all settings and methods."""
-    trials = options.trials or (2 if options.quick else 10)
+    trials = options.trials or (2 if options.quick else 5)
     sizes = (100, 500) if options.quick else (100, 500, 1000, 5000)
     methods = _QUICK_METHODS if options.quick else _METHODS
     components = (3,) if options.quick else (3, 5, 10, 20)
