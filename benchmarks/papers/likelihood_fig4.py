@@ -160,14 +160,14 @@ def _draw(symbols: tuple[int, ...], noise: np.ndarray, counts: np.ndarray) -> An
     made, axes = figure(columns, (3.0 * columns, 5.6), rows=2)
     panels = [(f"k = 2, d = {d}", "noise ε in the moments", _NOISE, noise[i]) for i, d in enumerate(symbols)]
     panels.append(("k = 2, d = 5, from samples", "triples n", _COUNTS, counts[symbols.index(5)]))
-    for row, summary in enumerate(_SUMMARIES):
+    for row, (summary, limit) in enumerate(zip(_SUMMARIES, (0.1, 1e-3), strict=True)):
         for axis, (title, label, levels, errors) in zip(axes[row * columns :], panels, strict=False):
             for m, name in enumerate(_METHODS):
                 colour, line = _LOOKS[name]
                 look = {"color": COLOURS[colour], "linestyle": line, "label": name}
                 plot_spread(axis, levels, errors[:, m], median=summary == "median", **look)
             # Means of the pseudoinverse beyond the scale are those of a few models.
-            axis.set(title=title, xlabel=label, xscale="log", yscale="log", ylim=(0.01, 20))
+            axis.set(title=title, xlabel=label, xscale="log", yscale="log", ylim=(limit, 20))
         axes[row * columns].set_ylabel(f"error of the parameters, {summary}")
     axes[0].legend(frameon=False, fontsize=8)
     made.suptitle(f"{noise.shape[-1]} models each; means with standard errors, medians with quartiles", fontsize=10)

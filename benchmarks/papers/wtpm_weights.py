@@ -190,7 +190,7 @@ def _draw(settings: list[Any], outcomes: list[_Trial]) -> Any:
         bounds = (own / own[_RATE], *_constant_bounds(pattern))
         for bound, line, name in zip(bounds, ("-", "--", ":"), ("bound", "one γ", "as printed"), strict=True):
             axis.plot(_POWERS, scale * bound[:powers], line, color=COLOURS["blue"], lw=1, label=name)
-        axis.set(title=f"p = {pattern}, n = {n:,}", yscale="log")
+        axis.set(title=f"p = {pattern}\nn = {n:,}", yscale="log")
     for axis in axes[-len(PATTERNS) :]:
         axis.set_xlabel("power a in w = p^a")
     axes[0].set_ylabel(r"error $\varepsilon_c$ (radians)")
