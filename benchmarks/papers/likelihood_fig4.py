@@ -158,7 +158,9 @@ def _draw(symbols: tuple[int, ...], noise: np.ndarray, counts: np.ndarray) -> An
     """Draw means with standard errors above, medians with quartiles below."""
     columns = len(symbols) + 1
     made, axes = figure(columns, (3.0 * columns, 5.6), rows=2)
-    panels = [(f"k = 2, d = {d}", "noise ε in the moments", _NOISE, noise[i]) for i, d in enumerate(symbols)]
+    panels: list[tuple[str, str, Any, np.ndarray]] = [
+        (f"k = 2, d = {d}", "noise ε in the moments", _NOISE, noise[i]) for i, d in enumerate(symbols)
+    ]
     panels.append(("k = 2, d = 5, from samples", "triples n", _COUNTS, counts[symbols.index(5)]))
     for row, (summary, limit) in enumerate(zip(_SUMMARIES, (0.1, 1e-3), strict=True)):
         for axis, (title, label, levels, errors) in zip(axes[row * columns :], panels, strict=False):

@@ -183,13 +183,14 @@ def _claims(methods: tuple[str, ...], mean: np.ndarray, sizes: Any, components: 
     large = [j for j, (_, i, c) in enumerate(places) if i == len(sizes) - 1 and components[c] <= 10]
     rest = [j for j in range(len(places)) if j not in large]
     claims = []
-    for statement, chosen, others in (
+    comparisons: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
         (f"n = {sizes[-1]:,}, k ≤ 10: ptpqp at most 3 % above each rival on one tensor (the paper)", large, _RIVALS),
         ("elsewhere, too (the paper: among the best everywhere)", rest, _RIVALS),
         ("everywhere at most 3 % above hals on the same partitions", range(len(places)), ("hals, 3 parts",)),
         ("everywhere at most 3 % above algorithm 1", range(len(places)), ("algorithm 1",)),
-    ):
-        others = tuple(name for name in others if name in methods)
+    )
+    for statement, chosen, candidates in comparisons:
+        others = tuple(name for name in candidates if name in methods)
         if not others:
             continue
         ratio, text = _compare(methods, flat[list(chosen)], others, [names[j] for j in chosen])
@@ -224,7 +225,7 @@ def _draw(methods: tuple[str, ...], errors: np.ndarray, sizes: Any, components: 
         for i, n in enumerate(sizes):
             for m, name in enumerate(methods):
                 colour, line = _LOOKS[name]
-                look = {"color": COLOURS[colour], "linestyle": line, "label": name}
+                look: dict[str, Any] = {"color": COLOURS[colour], "linestyle": line, "label": name}
                 plot_spread(grid[s, i], components, errors[s, i, :, m], **look)
             grid[s, i].set(title=f"n = {n:,}, {share:.0%} contaminated", ylim=(0, 0.4))
         grid[s, 0].set_ylabel("RMSE")

@@ -170,7 +170,13 @@ def _draw(levels: np.ndarray, success: np.ndarray, num_valid: np.ndarray, num_wo
     for m, (method, (colour, line)) in enumerate(zip(_METHODS, _LOOKS, strict=True)):
         share = success[:, m].mean(axis=-1)
         error = np.sqrt(share * (1 - share) / trials)
-        look = {"color": COLOURS[colour], "linestyle": line, "marker": "o", "markersize": 3, "capsize": 2}
+        look: dict[str, Any] = {
+            "color": COLOURS[colour],
+            "linestyle": line,
+            "marker": "o",
+            "markersize": 3,
+            "capsize": 2,
+        }
         left.errorbar(levels, share, error, label=method, **look)
     left.set(xlabel="noise of an entry", ylabel="share of correct matchings", ylim=(0, 1.02))
     left.set_title(f"k = {_COMPONENTS}, {trials:,} trials each")

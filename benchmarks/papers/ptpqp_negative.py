@@ -22,7 +22,7 @@ from latensor.decompose import column_angles, cp_als, nonnegative_cp, reconstruc
 
 _A, _B = np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([[2.0, -1.0], [2.0, 1.0]])
 _METHODS: tuple[Any, ...] = ("pqp", "hals", "wnmf", "multiplicative")
-_LIMITS = {"tol": 1e-14, "max_iters": 20_000}
+_LIMITS: dict[str, Any] = {"tol": 1e-14, "max_iters": 20_000}
 # Unexplained shares of the tensor below the first are zero; those that differ by less than the second are the same.
 _EXPLAINED, _SAME = 1e-4, 1e-3
 

@@ -5,6 +5,8 @@ partial although its derivation assumes independence. The implicit moments need 
 they make of this pattern.
 """
 
+from typing import Any
+
 import numpy as np
 from tqdm import tqdm
 
@@ -32,7 +34,11 @@ def run(options: Options) -> Report:
     rows = [[n, *(float(v) for v in means[i]), float(implicit[i, 0])] for i, n in enumerate(partials)]
     made, (axis,) = figure(1, (4.8, 3.3))
     plot_methods(axis, partials, errors["available"])
-    look = {"color": COLOURS["grey"], "linestyle": "--", "label": "weighted, implicit (not for this case)"}
+    look: dict[str, Any] = {
+        "color": COLOURS["grey"],
+        "linestyle": "--",
+        "label": "weighted, implicit (not for this case)",
+    }
     plot_spread(axis, partials, errors["implicit"][..., 0], **look)
     axis.set(xlabel=f"partial rows, beside {num_full:,} full ones", ylabel=r"error $\varepsilon_c$ (radians)")
     axis.set_title(f"Dimensions missing together, {trials} trials, standard errors")

@@ -145,7 +145,7 @@ def _claims(sizes: tuple[int, ...], errors: np.ndarray, gains: np.ndarray, secon
 def _picture(sizes: tuple[int, ...], errors: np.ndarray, seconds: np.ndarray) -> Any:
     made, (left, right) = figure(2, (8.6, 3.4))
     for m, (name, (colour, line)) in enumerate(zip(_METHODS, _LOOKS, strict=True)):
-        look = {"color": COLOURS[colour], "linestyle": line}
+        look: dict[str, Any] = {"color": COLOURS[colour], "linestyle": line}
         plot_spread(left, sizes, errors[:, m], label=name, **look)
         right.loglog(sizes, seconds[:, m], marker="o", markersize=3, **look)
     left.set(xlabel="tokens n", ylabel="emission RMSE", xscale="log", yscale="log", title="error, with standard errors")

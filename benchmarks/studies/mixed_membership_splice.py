@@ -10,6 +10,7 @@ stacked bar per sequence.
 """
 
 import csv
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,9 +69,9 @@ def run(options: Options) -> Report:
     if options.quick:
         x, labels = x[::8], labels[::8]
     mask, x = x >= 0, np.maximum(x, 0)
-    table = {"variables": categorical_variables(x.shape[1], len(_LETTERS)), "mask": mask}
+    table: dict[str, Any] = {"variables": categorical_variables(x.shape[1], len(_LETTERS)), "mask": mask}
     # A quick run does without the search for the concentration: ten fits.
-    given = {"concentration": 1.0} if options.quick else {}
+    given: dict[str, Any] = {"concentration": 1.0} if options.quick else {}
     fit = mixed_membership.fit(jax.random.key(9), x, _COMPONENTS, **table, **given)
     total = float(jnp.sum(fit.params.concentration))
     rng = np.random.default_rng(9)
