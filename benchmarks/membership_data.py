@@ -88,3 +88,18 @@ def normalize(factor: np.ndarray) -> np.ndarray:
     blocks = factor.reshape(-1, CATEGORIES, factor.shape[1])
     total = blocks.sum(axis=1, keepdims=True)
     return np.where(total > 0, blocks / np.where(total > 0, total, 1), 1 / CATEGORIES).reshape(factor.shape)
+
+
+def join_partitions(factors: list[np.ndarray], rows: list[np.ndarray], num_rows: int) -> np.ndarray:
+    """Return tables `(num_rows, k)` from the factors `(P, r, k)` of all partitions, averaged over partitions.
+
+    `rows (P, r)` of each mode are places in the tables; −1 is padding. Columns are in a common order.
+    """
+    tables = np.zeros((num_rows, factors[0].shape[-1]), np.float32)
+    counts = np.zeros((num_rows, 1), np.float32)
+    for factor, places in zip(factors, rows, strict=True):
+        for part, place in zip(factor, places, strict=True):
+            seen = place >= 0
+            tables[place[seen]] += normalize(part[seen])
+            counts[place[seen]] += 1
+    return tables / counts

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from tqdm import tqdm
 
-from benchmarks.plotting import COLOURS, figure
+from benchmarks.plotting import COLOURS, figure, plot_spread
 from benchmarks.runner import Claim, Options, Report
 from latensor.decompose import column_angles
 from latensor.models import gamma_poisson, gaussian_mixture
@@ -212,10 +212,7 @@ def plot_methods(axis: Any, sizes: Any, errors: np.ndarray, names: tuple[str, ..
             continue
         colour, marker = LOOKS[name]
         values = errors[..., m]
-        spread = values.std(axis=1) / np.sqrt(values.shape[1])
-        axis.errorbar(
-            sizes, values.mean(axis=1), spread, color=colour, marker=marker, ms=4, lw=1.2, capsize=2, label=name
-        )
+        plot_spread(axis, sizes, values, color=colour, marker=marker, markersize=4, label=name)
     axis.set(xscale="log", yscale="log")
 
 
@@ -248,7 +245,9 @@ def run_sweep(
         sweep_rows(sizes, errors_by_third),
         sweep_claims(sizes, errors_by_third, 30_000),
         {"sizes": sizes, "patterns": PATTERNS, "trials": trials, "errors": errors_by_third},
-        sweep_figure(sizes, errors_by_third, f"{title}: error on the complete dimensions, {trials} trials"),
+        sweep_figure(
+            sizes, errors_by_third, f"{title}: error on the complete dimensions, {trials} trials with standard errors"
+        ),
     )
 
 

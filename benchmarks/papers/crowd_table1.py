@@ -155,6 +155,8 @@ def _picture(errors: dict[str, dict[str, np.ndarray]]) -> Any:
         axis.set(title=name, xlabel="error %", yticks=range(len(names)), yticklabels=names if axis is axes[0] else [])
         axis.set_ylim(len(names) - 0.4, -0.6)
         axis.grid(axis="y", color="#eeeeee")
+    keys = max(len(values) for values in errors["ptpqp"].values())
+    made.suptitle(f"Errors of labels: medians and ranges over {keys} keys", fontsize=10)
     made.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return made
 

@@ -149,4 +149,6 @@ def _picture(curves: dict[tuple[str, int], _Curves], sizes: tuple[int, ...], cho
         axis.set(xlabel="samples n", title=f"{name}\nslope {', '.join(slopes)}")
     axes[0].set_ylabel("total variation")
     axes[0].legend(frameon=False, fontsize=7)
+    models = curves[chosen[0], 2].errors.shape[-1]
+    made.suptitle(f"Medians of {models} models each, quartiles for k = 2", fontsize=10)
     return made

@@ -1,12 +1,12 @@
 """Figure 2 of the paper on partial data: what more dimensions and what partial samples are worth.
 
 Gamma-Poisson, d = 10, k = 4, one topic matrix, 6 dimensions of interest. (a) Complete data, of which 6 to 10 dimensions
-are
-used: more of them should help at any n. (b) `N_f` complete rows and `N_p` rows that have the 6 dimensions only, full
-method: more partial rows should help little, since the noisiest moments do not get better.
+are used: more of them should help at any n. (b) `N_f` complete rows and `N_p` rows that have the 6 dimensions only,
+full method: more partial rows should help little, since the noisiest moments do not get better.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from benchmarks.partial_data import (
     interest_mask,
     joint_sweep,
 )
-from benchmarks.plotting import COLOURS, figure
+from benchmarks.plotting import COLOURS, figure, plot_spread
 from benchmarks.runner import Claim, Options, Report
 from latensor.decompose import column_angles
 from latensor.models import gamma_poisson
@@ -96,44 +96,21 @@ def run(options: Options) -> Report:
     return Report(["rows", "n", "dimensions", "error"], rows, claims, data, _draw(sizes, by_dimension, partials, full))
 
 
-def _draw(sizes, by_dimension, partials, full):  # type: ignore[no-untyped-def]
-    made, (left, middle, right) = figure(3, (10.5, 3.0))
+def _draw(sizes: Any, by_dimension: np.ndarray, partials: Any, full: dict[int, np.ndarray]) -> Any:
+    made, (left, middle, right) = figure(3, (10.5, 3.2))
     shades = np.linspace(0.85, 0.25, len(_USED))
     for j, used in enumerate(_USED):
-        values = by_dimension[:, :, j]
-        left.errorbar(
-            sizes,
-            values.mean(axis=1),
-            values.std(axis=1),
-            color=str(shades[j]),
-            marker="o",
-            ms=3,
-            capsize=2,
-            label=f"{used}",
-        )
-    left.set(
-        xscale="log",
-        yscale="log",
-        xlabel="samples n",
-        ylabel=r"error $\varepsilon_c$ (radians)",
-        title="(a) dimensions used",
-    )
+        plot_spread(left, sizes, by_dimension[:, :, j], color=str(shades[j]), label=f"{used}")
+    left.set(xscale="log", yscale="log", xlabel="samples n", title="(a) dimensions used")
+    left.set_ylabel(r"error $\varepsilon_c$ (radians)")
     left.legend(frameon=False, fontsize=8)
     for (nf, values), colour in zip(full.items(), (COLOURS["blue"], COLOURS["orange"], COLOURS["green"]), strict=False):
-        middle.errorbar(
-            np.maximum(partials, 1_000),
-            values.mean(axis=1),
-            values.std(axis=1),
-            color=colour,
-            marker="s",
-            ms=3,
-            capsize=2,
-            label=f"{nf:,} full rows",
-        )
+        plot_spread(middle, np.maximum(partials, 1_000), values, color=colour, marker="s", label=f"{nf:,} full rows")
     middle.set(xscale="log", yscale="log", xlabel="partial rows (none at the left end)", title="(b) full method")
     middle.legend(frameon=False, fontsize=8)
     for h, topic in enumerate(np.asarray(fixed_topics()).T):
         right.plot(range(1, DIMENSIONS + 1), topic, marker="o", ms=3, label=f"topic {h + 1}")
     right.set(xlabel="dimension", title="(c) topics")
     right.legend(frameon=False, fontsize=8)
+    made.suptitle(f"Gamma-Poisson model: means of {by_dimension.shape[1]} trials with standard errors", fontsize=10)
     return made

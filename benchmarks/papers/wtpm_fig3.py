@@ -32,5 +32,6 @@ def run(options: Options) -> Report:
     made, (axis,) = figure(1, (4.6, 3.2))
     plot_methods(axis, partials, errors, ("full", "partial"))
     axis.set(xlabel=f"partial rows, beside {num_full:,} full ones", ylabel=r"error $\varepsilon_c$ (radians)")
+    axis.set_title(f"Gamma-Poisson model, {trials} trials, standard errors")
     axis.legend(frameon=False, fontsize=8)
     return Report(["partial rows", "full", "partial"], rows, claims, {"partials": partials, "errors": errors}, made)

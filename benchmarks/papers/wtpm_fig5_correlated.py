@@ -5,11 +5,13 @@ partial although its derivation assumes independence. The implicit moments need 
 they make of this pattern.
 """
 
+from typing import Any
+
 import numpy as np
 from tqdm import tqdm
 
 from benchmarks.partial_data import joint_sweep, plot_methods
-from benchmarks.plotting import COLOURS, figure
+from benchmarks.plotting import COLOURS, figure, plot_spread
 from benchmarks.runner import Claim, Options, Report
 
 
@@ -32,10 +34,14 @@ def run(options: Options) -> Report:
     rows = [[n, *(float(v) for v in means[i]), float(implicit[i, 0])] for i, n in enumerate(partials)]
     made, (axis,) = figure(1, (4.8, 3.3))
     plot_methods(axis, partials, errors["available"])
-    axis.plot(
-        partials, implicit[:, 0], color=COLOURS["grey"], ls="--", lw=1, label="weighted, implicit (not for this case)"
-    )
+    look: dict[str, Any] = {
+        "color": COLOURS["grey"],
+        "linestyle": "--",
+        "label": "weighted, implicit (not for this case)",
+    }
+    plot_spread(axis, partials, errors["implicit"][..., 0], **look)
     axis.set(xlabel=f"partial rows, beside {num_full:,} full ones", ylabel=r"error $\varepsilon_c$ (radians)")
+    axis.set_title(f"Dimensions missing together, {trials} trials, standard errors")
     axis.legend(frameon=False, fontsize=8)
     columns = ["partial rows", "weighted", "full", "partial", "weighted, implicit"]
     return Report(columns, rows, claims, {"partials": partials, "errors": errors}, made)
