@@ -20,9 +20,7 @@ all numbers to `results/NAME/`. The data are described in [data.md](data.md), wh
 [limits.md](limits.md).
 """
 _TITLES = {"demo": "Demo", "papers": "Papers", "speed": "Speed", "studies": "Studies"}
-_LATER = """\
-Measured before there were records: [results-0.1.md](results-0.1.md).
-"""
+_LATER = "Benchmarks without a record were last reported, by hand, in [results-0.1.md](results-0.1.md).\n"
 
 
 def page(records: dict[str, Record]) -> str:
@@ -68,8 +66,9 @@ def _disagreements(groups: dict[str, list[str]], records: dict[str, Record]) -> 
         for name, claim in _claims(names, records)
         if not claim["held"]
     ]
-    none = "All claims held." if records else "No full run has been recorded yet."
-    return "\n".join(["## Disagreements: claims that did not hold\n", *(lines or [none]), ""])
+    none = "None in the benchmarks that have a record." if records else "No full run has been recorded yet."
+    rest = [f"\n{_LATER}"] if any(name not in records for name in names) else [""]
+    return "\n".join(["## Disagreements: claims that did not hold\n", *(lines or [none]), *rest])
 
 
 def _section(record: Record) -> str:
@@ -115,7 +114,7 @@ def _not_run(names: list[str]) -> str:
     if not names:
         return ""
     lines = [f"- `python -m benchmarks run {name}`: {_text(summary(name))}" for name in names]
-    return "\n".join(["## Not run in full yet\n", _LATER, *lines, ""])
+    return "\n".join(["## Not run in full yet\n", *lines, ""])
 
 
 def why(name: str) -> str:
