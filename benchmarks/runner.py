@@ -2,9 +2,7 @@
 
 import importlib
 import json
-import os
 import pkgutil
-import platform
 import resource
 import sys
 import time
@@ -19,9 +17,11 @@ import jax
 import numpy as np
 
 import benchmarks
+from benchmarks import data_files
+from benchmarks.report_origin import commit, origin
 
 # Where benchmarks are; other modules beside `demo` are what they share.
-_FOLDERS = ("papers", "speed", "studies")
+FOLDERS = ("papers", "speed", "studies")
 
 
 class BenchmarkError(Exception):
@@ -39,17 +39,15 @@ class Options:
     data: Path | None = None
 
     def data_file(self, name: str) -> Path:
-        """Return the path of a data file, or say where it was looked for."""
-        beside = Path(benchmarks.__file__).resolve().parents[2] / "shared" / "data"
-        named = os.environ.get("LATENSOR_DATA")
-        places = [self.data] if self.data else [beside, *([Path(named)] if named else [])]
-        for place in places:
-            if (place / name).is_file():
-                return place / name
-        looked = ", ".join(str(place) for place in places)
-        raise BenchmarkError(
-            f"needs the data file {name}, which is not in {looked}; pass --data DIR or set LATENSOR_DATA"
-        )
+        """Return the path of a data file, or say what to do where it is absent."""
+        path = data_files.find(name, self.data)
+        if path is None:
+            where = "the folder of --data" if self.data else "any folder that is looked at"
+            raise BenchmarkError(
+                f"needs the data file {name}, which is not in {where}: docs/data.md says where it comes from; "
+                "pass --data DIR or set LATENSOR_DATA"
+            )
+        return path
 
 
 class Claim(NamedTuple):
@@ -58,6 +56,12 @@ class Claim(NamedTuple):
     statement: str
     measured: str
     held: bool
+    any_size: bool = False
+    """Whether it is about quick runs too. Other claims are about the full sizes, and quick runs do not judge them."""
+
+    def judge(self, quick: bool) -> bool | None:
+        """Return whether it held, or `None` where a run of these sizes cannot say."""
+        return None if quick and not self.any_size else bool(self.held)
 
 
 @dataclass
@@ -83,7 +87,7 @@ def modules() -> dict[str, str]:
     here = Path(benchmarks.__file__).parent
     paths = {
         module.name: f"benchmarks.{folder}.{module.name}"
-        for folder in _FOLDERS
+        for folder in FOLDERS
         for module in pkgutil.iter_modules([str(here / folder)])
         if not module.name.startswith("_")
     }
@@ -153,29 +157,38 @@ def _select(device: str) -> None:
         raise BenchmarkError(f"no {device} that JAX can use ({str(error).splitlines()[0]})") from None
 
 
+_VERDICTS = {True: "held", False: "DID NOT HOLD", None: "not judged"}
+
+
 def run(name: str, options: Options) -> bool:
-    """Run a benchmark, print and write what it found, and return whether all of its claims held."""
+    """Run a benchmark, print and write what it found, and return whether all claims held that it can judge."""
     _select(options.device)
     print(f"\n== {name}{' (quick)' if options.quick else ''}: {summary(name)}")
-    start = time.perf_counter()
+    code, start = commit(), time.perf_counter()
     report: Report = load(name).run(options)
     seconds = time.perf_counter() - start
     print(format_table(report.columns, report.rows))
-    for claim in report.claims:
-        print(f"[{'held' if claim.held else 'DID NOT HOLD'}] {claim.statement}: {claim.measured}")
-    if options.quick and report.claims:
-        print("(a quick run uses small sizes; the claims are about the full ones)")
+    verdicts = [claim.judge(options.quick) for claim in report.claims]
+    for claim, verdict in zip(report.claims, verdicts, strict=True):
+        print(f"[{_VERDICTS[verdict]}] {claim.statement}: {claim.measured}")
+    if None in verdicts:
+        print("(a quick run uses small sizes; claims about the full ones are not judged)")
 
     options.out.mkdir(parents=True, exist_ok=True)
     record = {
         "benchmark": name,
         "quick": options.quick,
+        "trials": options.trials,
         "device": options.device,
         "seconds": round(seconds, 2),
-        "versions": {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__},
-        "table": [dict(zip(report.columns, row, strict=True)) for row in report.rows],
-        "claims": [claim._asdict() for claim in report.claims],
-        **report.data,
+        **origin(options.device, code),
+        "claims": [
+            {"statement": claim.statement, "measured": claim.measured, "held": verdict}
+            for claim, verdict in zip(report.claims, verdicts, strict=True)
+        ],
+        "columns": report.columns,
+        "rows": report.rows,
+        "data": report.data,
     }
     (options.out / "data.json").write_text(json.dumps(record, indent=1, default=_plain) + "\n")
     written = ["data.json"]
@@ -183,7 +196,7 @@ def run(name: str, options: Options) -> bool:
         report.figure.savefig(options.out / "figure.png", dpi=110)
         written.append("figure.png")
     print(f"{seconds:.1f} s; wrote {' and '.join(str(options.out / file) for file in written)}")
-    return all(claim.held for claim in report.claims)
+    return False not in verdicts
 
 
 def _plain(value: Any) -> Any:

@@ -91,7 +91,12 @@ def run(options: Options) -> Report:
         print(f"{kind}: {case}")
     number = sum(counts.values()) + sum(lanes.values())
     claims = [
-        Claim(f"no {kind}" if kind == "silent NaN" else f"never: {kind}", f"{bad} of {number:,} cases", bad == 0)
+        Claim(
+            f"no {kind}" if kind == "silent NaN" else f"never: {kind}",
+            f"{bad} of {number:,} cases",
+            bad == 0,
+            any_size=True,
+        )
         for kind in PROPERTIES
         for bad in [sum(one.kind == kind for one in failures)]
     ]
