@@ -10,6 +10,7 @@ from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, n
 from latensor.models.evidence import Evidence, choose_rows, coincide, effective_rows, evidence_status, judge_gain
 from latensor.models.partial import DependentMissingnessWarning
 from latensor.moments import Documents, Table, categorical_variables
+from tests.helpers import best_order
 
 KEY = jax.random.key(0)
 N, D, K = 400, 20, 3
@@ -116,7 +117,9 @@ def test_variables_that_are_missing_together_are_not_polished():
         fit = fit_members(x, mask=mask)
     plain = fit_members(x, mask=mask, polish=0)
     np.testing.assert_allclose(fit.params.tables, plain.params.tables, atol=1e-4)
-    assert matched_rmse(jnp.asarray(tables), fit.params.tables) < 0.08
+    found = np.asarray(fit.params.tables)
+    # The largest of 81 errors was 0.11 when the test was written.
+    assert np.max(np.abs(found[:, best_order(tables, found)] - tables)) < 0.18
 
 
 def test_mixed_membership_with_a_component_too_many():
