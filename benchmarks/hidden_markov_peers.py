@@ -68,7 +68,11 @@ def hmmlearn(model: HiddenMarkov, start: HiddenMarkov, x: Array, repeats: int) -
         return float(np.median(seconds))
 
     known = make(model)
-    many, few = (timed(lambda steps=steps: make(start, steps).fit(column, lengths)) for steps in (_MANY, _FEW))
+
+    def refine(steps: int) -> None:
+        make(start, steps).fit(column, lengths)
+
+    many, few = (timed(partial(refine, steps)) for steps in (_MANY, _FEW))
     return {
         "EM step": (many - few) / (_MANY - _FEW),
         "posterior": timed(lambda: known.predict_proba(column, lengths)),

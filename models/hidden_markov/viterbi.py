@@ -112,9 +112,9 @@ def _first_largest(values: Float[Array, "k lanes"]) -> Int[Array, " lanes"]:
     return jnp.min(places, axis=0)
 
 
-def _back(model: _Model, state: Int[Array, " lanes"], step: tuple[_Steps, Array]) -> tuple[Array, Array]:
+def _back(model: _Model, state: Int[Array, " lanes"], inputs: tuple[_Steps, Array]) -> tuple[Array, Array]:
     """Take one step back, given the scores before the step; return the state before it and the one after it."""
-    step, score = step
+    step, score = inputs
     # A sequence that begins here leaves the best end of the one before.
     ways = jnp.where(step.first[None, :], score, score + model.transition[:, state])
     return jnp.where(step.valid, _first_largest(ways), state), state
