@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_integer, check_key, matmul, smallest_normal
 from latensor.models.checks import check_table_for
 from latensor.models.em import em_limits
-from latensor.models.gamma_poisson.inference import infer, log_factorials, observed_counts
+from latensor.models.gamma_poisson.inference import floats_per_row, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.params import GammaPoisson, check_params
 from latensor.models.importance import Draw, importance_sample, mixture_log_density
 from latensor.models.results import LogLikelihood
@@ -49,7 +49,7 @@ def _posterior_intensities(
         q = infer(params, rows, tol, max_iters)
         return Intensities(q.shapes / q.rates, q.shapes, q.rates)
 
-    return map_over_rows(block, table, floats_per_row=4 * table.num_dimensions)
+    return map_over_rows(block, table, floats_per_row=floats_per_row(params))
 
 
 def posterior_intensities(
@@ -136,7 +136,7 @@ def sample_likelihoods(key: Array, params: GammaPoisson, table: Table, num_sampl
         table,
         num_proposals=len(_WIDER),
         num_samples=num_samples,
-        floats_per_row=4 * table.num_dimensions,
+        floats_per_row=floats_per_row(params),
     )
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum
+from latensor.base import check_integer, check_key
 from latensor.models.em import em_limits
 from latensor.models.importance import Draw, importance_sample, mixture_log_density
 from latensor.models.mixed_membership.data import check_pair
@@ -17,6 +17,7 @@ from latensor.models.mixed_membership.inference import (
     floats_per_row,
     infer_memberships,
     log_normalizer,
+    mix_entries,
 )
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import LogLikelihood
@@ -103,7 +104,7 @@ def likelihoods_around(
             # In logarithms throughout: with a small concentration most memberships are below the smallest number.
             log_value = jax.random.loggamma(key, proposals[turn], dtype=dtype)
             log_value = log_value - jax.nn.logsumexp(log_value, axis=1, keepdims=True)
-            mixed = einsum("njk,nk->nj", entries.likelihoods, jnp.exp(log_value))
+            mixed = mix_entries(entries, jnp.exp(log_value).T)
             # Every density has the factor `Π_h g_h^(α_h − 1)`, which cancels.
             densities = normalizers + shares[:, None] * jnp.sum(evidence * log_value, axis=1)[None, :]
             joint = jnp.sum(jnp.log(mixed), axis=1) + entries.log_scale + log_normalizer(alpha)
