@@ -9,7 +9,8 @@ In both models of this kind a row's entries `d`, of which there are `x_d`, are d
     S = diag(Σ_d x_d φ_d) − Σ_d x_d φ_d φ_dᵀ,   D = diag(ψ'(a)),
 
 so that Newton's step towards the fixed point is `D⁻¹ (D⁻¹ − S)⁻¹ (update − a)`: a few of them where updates take
-hundreds. The fixed point is a maximum of the bound where `D⁻¹ − S` is positive definite.
+hundreds. With `θ S` in place of `S` there is everything between the update (`θ = 0`) and Newton's step (`θ = 1`), and
+since `D (update − a)` is the gradient of the bound, all of them lead uphill where `D⁻¹ − θ S` is positive definite.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,10 @@ Params = TypeVar("Params")
 LOCAL_UPDATES = 3
 # Updates before Newton's steps begin, so that these end in the maximum that updates lead to.
 _FIRST_UPDATES = 4
+# The shares `θ` of `S` that are tried. The largest that leads uphill is taken; after a failure, at most the next one.
+_SHARES = (1.0, 0.9, 0.6)
+# A row ends with a Newton step of at most this many tolerances: what is left is then its square.
+_LAST_STEP = 100
 # With more components `S` costs more than the updates that it saves.
 _MOST_COMPONENTS = 32
 # No step shrinks a parameter by more than this factor.
@@ -55,6 +60,9 @@ class _Climb(NamedTuple):
     fallback: Float[Array, "k n"]
     """The update of the best point so far, which cannot lower the bound."""
     is_newton: Bool[Array, " n"]
+    """Whether `rows` may turn out to be worse."""
+    caution: Int[Array, " n"]
+    """The first of the shares `θ` that may be taken."""
     bound: Float[Array, " n"]
     """Of the best point so far."""
     unfinished: Bool[Array, " n"]
@@ -90,15 +98,24 @@ def iterate_rows(
         # A row that is NaN does not move, and leaves the others of its block to finish.
         moves = jnp.any(jnp.abs(at.updated - state.rows) > limit[None, :], axis=0)
         following, is_newton = at.updated, jnp.zeros_like(taken)
+        bolder = jnp.where(state.is_newton, state.caution - 1, state.caution)
+        caution = jnp.clip(jnp.where(taken, bolder, state.caution + 1), 0, len(_SHARES) - 1)
         if at.spread is not None:
-            newton, exists = _newton(state.rows, at.updated, at.spread)
-            is_newton = exists & moves & taken & (state.num_iters >= _FIRST_UPDATES)
-            following = jnp.where(is_newton[None, :], newton, following)
+            may = moves & taken & (state.num_iters >= _FIRST_UPDATES)
+            for number, share in reversed(list(enumerate(_SHARES))):
+                newton, exists = _newton(state.rows, at.updated, share * at.spread)
+                chosen = exists & may & (number >= caution)
+                if number == 0:
+                    # The last step of a row need not be evaluated: it is too small for the bound to notice.
+                    small = jnp.all(jnp.abs(newton - state.rows) <= _LAST_STEP * limit[None, :], axis=0)
+                    chosen = chosen | (exists & taken & ~moves & small)
+                following, is_newton = jnp.where(chosen[None, :], newton, following), is_newton | chosen
         following = jnp.where(taken[None, :], following, state.fallback)
         after = _Climb(
             rows=jnp.where(state.unfinished[None, :], following, state.rows),
             fallback=jnp.where(taken[None, :], at.updated, state.fallback),
             is_newton=is_newton,
+            caution=caution,
             bound=jnp.where(taken, at.bound, state.bound),
             unfinished=state.unfinished & (moves | ~taken),
             num_iters=state.num_iters + 1,
@@ -110,6 +127,7 @@ def iterate_rows(
         rows=start,
         fallback=start,
         is_newton=jnp.zeros(num_rows, bool),
+        caution=jnp.zeros(num_rows, jnp.int32),
         bound=jnp.full(num_rows, -jnp.inf, start.dtype),
         unfinished=jnp.ones(num_rows, bool),
         num_iters=jnp.int32(0),
