@@ -16,6 +16,7 @@ since `D (update − a)` is the gradient of the bound, all of them lead uphill w
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -102,14 +103,17 @@ def iterate_rows(
         caution = jnp.clip(jnp.where(taken, bolder, state.caution + 1), 0, len(_SHARES) - 1)
         if at.spread is not None:
             may = moves & taken & (state.num_iters >= _FIRST_UPDATES)
-            for number, share in reversed(list(enumerate(_SHARES))):
-                newton, exists = _newton(state.rows, at.updated, share * at.spread)
-                chosen = exists & may & (number >= caution)
-                if number == 0:
-                    # The last step of a row need not be evaluated: it is too small for the bound to notice.
-                    small = jnp.all(jnp.abs(newton - state.rows) <= _LAST_STEP * limit[None, :], axis=0)
-                    chosen = chosen | (exists & taken & ~moves & small)
-                following, is_newton = jnp.where(chosen[None, :], newton, following), is_newton | chosen
+            # All at once, with one copy of the elimination to compile.
+            spreads = jnp.asarray(_SHARES, start.dtype)[:, None, None, None] * at.spread[None]
+            newton, exists = jax.vmap(_newton, in_axes=(None, None, 0))(state.rows, at.updated, spreads)
+            chosen = exists & may[None, :] & (jnp.arange(len(_SHARES))[:, None] >= caution[None, :])
+            # The last step of a row need not be evaluated: it is too small for the bound to notice.
+            small = jnp.all(jnp.abs(newton[0] - state.rows) <= _LAST_STEP * limit[None, :], axis=0)
+            chosen = chosen.at[0].set(chosen[0] | (exists[0] & taken & ~moves & small))
+            is_newton = jnp.any(chosen, axis=0)
+            # Of those that lead uphill, the first.
+            newton = jnp.take_along_axis(newton, jnp.argmax(chosen, axis=0)[None, None, :], axis=0)[0]
+            following = jnp.where(is_newton[None, :], newton, following)
         following = jnp.where(taken[None, :], following, state.fallback)
         after = _Climb(
             rows=jnp.where(state.unfinished[None, :], following, state.rows),
