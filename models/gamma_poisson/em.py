@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import digamma, polygamma
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -17,7 +16,6 @@ from latensor.models.gamma_poisson.inference import (
     Gammas,
     evidence_bound,
     log_factorials,
-    log_intensities,
     observed_counts,
     posterior_rates,
     share_counts,
@@ -28,7 +26,8 @@ from latensor.models.gamma_poisson.likelihood import check_pair
 from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.partial import check_observed
 from latensor.models.results import Refined
-from latensor.models.variational import LOCAL_UPDATES, variational_em
+from latensor.models.special import digamma, trigamma
+from latensor.models.variational import LARGEST_SHRINKAGE, LOCAL_UPDATES, variational_em
 from latensor.moments import Table, map_over_rows, sum_over_rows
 from latensor.moments.internal import average_weights, centre, spread
 
@@ -83,13 +82,6 @@ class _Sums(NamedTuple):
     log_mean: Float[Array, " k"]
 
 
-class _Rows(NamedTuple):
-    """The rows' distributions, and the sums over them: the bound and the M-step need the same products."""
-
-    shapes: Float[Array, "n k"]
-    sums: _Sums
-
-
 @jax.jit
 def _refine(
     params: GammaPoisson, table: Table, tol: Float[Array, ""], max_iters: Int[Array, ""], smoothing: Float[Array, ""]
@@ -101,22 +93,23 @@ def _refine(
     weights = average_weights(table.row_weights, table.num_rows, dtype)
     factorials = map_over_rows(lambda rows: log_factorials(observed_counts(rows, dtype)), table, floats_per_row=floats)
 
-    def local(params: GammaPoisson, before: _Rows | None) -> tuple[_Rows, Float[Array, ""]]:
+    def local(params: GammaPoisson, shapes: Array | None) -> Float[Array, "n k"]:
         def block(rows: Table, shapes: Array | None) -> Array:
             counts, rates = observed_counts(rows, dtype), posterior_rates(params, rows)
             q = start_gammas(params, counts, rates) if shapes is None else Gammas(shapes, rates)
             return lax.fori_loop(0, LOCAL_UPDATES, lambda _, q: update_gammas(params, counts, q), q).shapes
 
-        shapes = map_over_rows(block, table, None if before is None else before.shapes, floats_per_row=floats)
-        sums = _collect(params, table, weights, factorials, shapes)
-        return _Rows(shapes, sums), sums.bound
+        return map_over_rows(block, table, shapes, floats_per_row=floats)
+
+    def collect(params: GammaPoisson, shapes: Float[Array, "n k"]) -> _Sums:
+        return _collect(params, table, weights, factorials, shapes)
 
     def update(params: GammaPoisson, sums: _Sums) -> GammaPoisson:
         topics = update_topics(params.topics, sums.explained, sums.exposure)
         return GammaPoisson(topics, *update_prior(params.shapes, sums.log_mean, sums.mean))
 
     blended = params._replace(topics=blend(params.topics, overall, smoothing))
-    refined = variational_em(local, lambda _, rows: rows.sums, update, params, blended, tol, max_iters)
+    refined = variational_em(local, collect, update, _feasible, params, blended, tol, max_iters)
     never = status_if(~jnp.all(data.rates > 0), Status.UNOBSERVED)
     return refined._replace(status=worst(refined.status, never))
 
@@ -132,24 +125,30 @@ def _collect(
 
     def block(rows: Table, weights: Array, factorials: Array, shapes: Array) -> _Sums:
         counts, q = observed_counts(rows, dtype), Gammas(shapes, posterior_rates(params, rows))
-        intensity, ratio = share_counts(params, counts, q)
+        shared = share_counts(params, counts, q)
         mean = weights[:, None] * q.shapes / q.rates
         return _Sums(
             bound=jnp.sum(weights * evidence_bound(params, counts, q, factorials)),
-            explained=params.topics * spread(weights[:, None] * intensity, ratio),
+            explained=params.topics * spread(weights[:, None] * shared.intensity, shared.ratio),
             exposure=None if rows.mask is None else spread(mean, rows.mask.astype(dtype)),
             mean=jnp.sum(mean, axis=0),
-            log_mean=jnp.sum(weights[:, None] * log_intensities(q), axis=0),
+            log_mean=jnp.sum(weights[:, None] * (shared.digamma - jnp.log(q.rates)), axis=0),
         )
 
     return sum_over_rows(block, table, weights, factorials, shapes, floats_per_row=4 * table.num_dimensions)
+
+
+def _feasible(jump: GammaPoisson, nearest: GammaPoisson) -> GammaPoisson:
+    """Return an extrapolated model with topics on the simplex and a positive prior; no zero that EM would not leave."""
+    jump = jax.tree.map(lambda one, two: jnp.maximum(one, two / LARGEST_SHRINKAGE), jump, nearest)
+    return jump._replace(topics=divide(jump.topics, jnp.sum(jump.topics, axis=0)[None, :], nearest.topics))
 
 
 def inverse_digamma(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return `c` with `ψ(c) = value`: Minka's start, then Newton steps, which double the digits (five are enough)."""
 
     def newton(_: Array | int, c: Array) -> Array:
-        return c - (digamma(c) - value) / polygamma(1, c)
+        return c - (digamma(c) - value) / trigamma(c)
 
     start = jnp.where(value > -2.22, jnp.exp(value) + 0.5, -1 / (value - digamma(jnp.ones_like(value))))
     return lax.fori_loop(0, 5, newton, start)

@@ -17,12 +17,12 @@ import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float, Int
 
 from latensor.base import as_float, matmul, smallest_normal
 from latensor.models.gamma_poisson.params import GammaPoisson
-from latensor.models.variational import iterate_rows
+from latensor.models.special import digamma, log_gamma
+from latensor.models.variational import RowStep, allows_newton, iterate_rows
 from latensor.moments import Table
 
 
@@ -47,11 +47,6 @@ def posterior_rates(params: GammaPoisson, rows: Table) -> Float[Array, "n k"]:
     return params.rate + matmul(rows.mask.astype(params.topics.dtype), params.topics)
 
 
-def log_intensities(q: Gammas) -> Float[Array, "n k"]:
-    """Return `E log α`."""
-    return digamma(q.shapes) - jnp.log(q.rates)
-
-
 def _mix(params: GammaPoisson, intensity: Float[Array, "n k"]) -> Float[Array, "n d"]:
     """Return `g Aᵀ`, kept above zero: topics may have exact zeros where a count is not zero."""
     # The square root: a count divided by the smallest number itself would be infinite.
@@ -59,10 +54,25 @@ def _mix(params: GammaPoisson, intensity: Float[Array, "n k"]) -> Float[Array, "
     return jnp.maximum(matmul(intensity, params.topics.T), floor)
 
 
-def share_counts(params: GammaPoisson, counts: Float[Array, "n d"], q: Gammas) -> tuple[Array, Array]:
-    """Return `g` and `x / (g Aᵀ)`: the counts that topic h explains are `A_dh g_h x_d / (g Aᵀ)_d`."""
-    intensity = jnp.exp(log_intensities(q))
-    return intensity, counts / _mix(params, intensity)
+class Shared(NamedTuple):
+    """How counts are divided among topics: topic h explains `A_dh g_h x_d / (g Aᵀ)_d` of them."""
+
+    digamma: Float[Array, "n k"]
+    """`ψ(a)`."""
+    intensity: Float[Array, "n k"]
+    """`g`."""
+    mixed: Float[Array, "n d"]
+    """`g Aᵀ`."""
+    ratio: Float[Array, "n d"]
+    """`x / (g Aᵀ)`."""
+
+
+def share_counts(params: GammaPoisson, counts: Float[Array, "n d"], q: Gammas) -> Shared:
+    """Return how counts are divided among topics."""
+    value = digamma(q.shapes)
+    intensity = jnp.exp(value - jnp.log(q.rates))
+    mixed = _mix(params, intensity)
+    return Shared(value, intensity, mixed, counts / mixed)
 
 
 def start_gammas(params: GammaPoisson, counts: Float[Array, "n d"], rates: Float[Array, "n k"]) -> Gammas:
@@ -76,36 +86,58 @@ def start_gammas(params: GammaPoisson, counts: Float[Array, "n d"], rates: Float
 
 def update_gammas(params: GammaPoisson, counts: Float[Array, "n d"], q: Gammas) -> Gammas:
     """Update `φ`, then `a`. The bound never falls."""
-    intensity, ratio = share_counts(params, counts, q)
-    return q._replace(shapes=params.shapes[None, :] + intensity * matmul(ratio, params.topics))
+    shared = share_counts(params, counts, q)
+    return q._replace(shapes=params.shapes[None, :] + shared.intensity * matmul(shared.ratio, params.topics))
 
 
 def infer(params: GammaPoisson, rows: Table, tol: Float[Array, ""], max_iters: Int[Array, ""] | int) -> Gammas:
-    """Update a block of rows until no shape moves by more than `tol` of its row's sum."""
+    """Step with a block of rows until an update moves no shape by more than `tol` of its row's sum."""
     counts, rates = observed_counts(rows, params.topics.dtype), posterior_rates(params, rows)
+    d, k = params.topics.shape
+    pairs = (params.topics[:, :, None] * params.topics[:, None, :]).reshape(d, k * k)
 
-    def update(shapes: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        return update_gammas(params, counts, Gammas(shapes, rates)).shapes
+    def evaluate(shapes: Float[Array, "k n"]) -> RowStep:
+        q = Gammas(shapes.T, rates)
+        shared = share_counts(params, counts, q)
+        explained = shared.intensity * matmul(shared.ratio, params.topics)
+        updated, spread = (params.shapes[None, :] + explained).T, None
+        if allows_newton(k):
+            between = matmul(shared.ratio / shared.mixed, pairs).T.reshape(k, k, -1)
+            outer = shared.intensity.T[:, None, :] * shared.intensity.T[None, :, :]
+            spread = jnp.eye(k, dtype=shapes.dtype)[:, :, None] * explained.T[None, :, :] - between * outer
+        return RowStep(updated, _bound(params, counts, q, shared), spread)
 
-    return Gammas(iterate_rows(update, start_gammas(params, counts, rates).shapes, tol, max_iters), rates)
+    start = start_gammas(params, counts, rates).shapes
+    return Gammas(iterate_rows(evaluate, start.T, tol, max_iters).T, rates)
+
+
+def floats_per_row(params: GammaPoisson) -> int:
+    """Return the size of the temporaries of one row."""
+    d, k = params.topics.shape
+    return 4 * int(d) + (3 * int(k) ** 2 if allows_newton(k) else 0)
 
 
 def log_factorials(counts: Float[Array, "n d"]) -> Float[Array, " n"]:
     """Return `Σ_d log x_d!` of each row."""
-    return jnp.sum(gammaln(counts + 1), axis=1)
+    return jnp.sum(log_gamma(counts + 1), axis=1)
 
 
 def evidence_bound(
     params: GammaPoisson, counts: Float[Array, "n d"], q: Gammas, factorials: Float[Array, " n"]
 ) -> Float[Array, " n"]:
     """Return each row's evidence lower bound, with the best `φ`; `factorials` are `log_factorials(counts)`."""
-    log_mean, mean = log_intensities(q), q.shapes / q.rates
-    words = jnp.sum(counts * jnp.log(_mix(params, jnp.exp(log_mean))), axis=1) - factorials
-    prior = (
-        params.shapes[None, :] * jnp.log(params.rate)
-        - gammaln(params.shapes)[None, :]
-        + (params.shapes[None, :] - 1) * log_mean
-    )
-    entropy = q.shapes - jnp.log(q.rates) + gammaln(q.shapes) + (1 - q.shapes) * digamma(q.shapes)
-    # `b E[α]` of the prior and `E[α] Σ_d A` of the words together are `r E[α]`.
-    return words + jnp.sum(prior + entropy - q.rates * mean, axis=1)
+    return _bound(params, counts, q, share_counts(params, counts, q)) - factorials
+
+
+def _bound(params: GammaPoisson, counts: Float[Array, "n d"], q: Gammas, shared: Shared) -> Float[Array, " n"]:
+    """Return the evidence lower bound but for the factorials of the counts.
+
+    The divergence and the expected counts, `E[α_h] Σ_d A_dh`, together are in each topic
+
+        log Γ(c) − log Γ(a) + (a − c) ψ(a) + c (log r − log b).
+    """
+    words = jnp.sum(counts * jnp.log(shared.mixed), axis=1)
+    prior = params.shapes[None, :]
+    gain = log_gamma(q.shapes) - log_gamma(params.shapes)[None, :]
+    gain = gain + (prior - q.shapes) * shared.digamma - prior * jnp.log(q.rates / params.rate)
+    return words + jnp.sum(gain, axis=1)

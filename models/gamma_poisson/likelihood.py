@@ -1,27 +1,36 @@
 """The Gamma-Poisson likelihood by importance sampling, and the posterior of the topics' intensities."""
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_integer, check_key, matmul, smallest_normal
 from latensor.models.checks import check_table_for
 from latensor.models.em import em_limits
-from latensor.models.gamma_poisson.inference import infer, log_factorials, observed_counts
+from latensor.models.gamma_poisson.inference import Gammas, floats_per_row, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.params import GammaPoisson, check_params
-from latensor.models.importance import Draw, importance_sample, mixture_log_density
+from latensor.models.importance import (
+    Draw,
+    Tents,
+    draw_tents,
+    fit_tents,
+    importance_sample,
+    mixture_log_density,
+    tent_log_densities,
+)
 from latensor.models.results import LogLikelihood
+from latensor.models.special import log_gamma
 from latensor.moments import Table, map_over_rows
 from latensor.moments.internal import as_table
 
 # The variational posterior is too narrow and knows no dependence between topics; draws come from wider and wider
 # copies of it in turn, and are weighed against the mixture of all.
-_WIDER = (2.0, 6.0, 18.0, 54.0)
+_WIDER = (1.0, 3.0, 9.0, 54.0)
 # Proposals need no exact optimum.
 _PROPOSAL_TOLERANCE, _PROPOSAL_ITERS = 1e-3, 100
 
@@ -49,7 +58,7 @@ def _posterior_intensities(
         q = infer(params, rows, tol, max_iters)
         return Intensities(q.shapes / q.rates, q.shapes, q.rates)
 
-    return map_over_rows(block, table, floats_per_row=4 * table.num_dimensions)
+    return map_over_rows(block, table, floats_per_row=floats_per_row(params))
 
 
 def posterior_intensities(
@@ -99,30 +108,38 @@ def posterior(
     return _posterior(params, table, *em_limits(tol, max_iters, params.topics.dtype))
 
 
-def _log_gamma_density(log_value: Array, shapes: Array, rates: Array) -> Array:
-    """Return the log-density of Gamma(shapes, rates) at `exp(log_value)`, summed over topics."""
-    terms = shapes * jnp.log(rates) - gammaln(shapes) + (shapes - 1) * log_value - rates * jnp.exp(log_value)
-    return jnp.sum(terms, axis=1)
+def _propose(params: GammaPoisson, q: Gammas) -> Tents:
+    """Return proposals `(proposals, k, n)` for the logarithms of the intensities."""
+    wider = jnp.asarray(_WIDER, q.shapes.dtype)[:, None, None]
+    tents = fit_tents(q.shapes.T[None] / wider, math.inf)
+    # As `α_h → 0` other topics can explain the counts, and the posterior falls as the prior does, no faster.
+    widest = jnp.minimum(tents.left[-1], params.shapes[:, None])
+    return tents._replace(peak=tents.peak - jnp.log(q.rates.T[None] / wider), left=tents.left.at[-1].set(widest))
 
 
 def _prepare_draws(params: GammaPoisson, rows: Table) -> Draw:
-    """Return how intensities are drawn for a block of rows, around their variational posterior."""
+    """Return how intensities are drawn for a block of rows, around their variational posterior.
+
+    As a density of `log α`, where `r_h = b + Σ_d A_dh` over the observed dimensions,
+
+        log p(x, α) = Σ_d [x_d log (A α)_d − log x_d!] + Σ_h [c_h log α_h − r_h α_h + c_h log b − log Γ(c_h)].
+    """
     dtype = params.topics.dtype
     counts = observed_counts(rows, dtype)
-    factorials = log_factorials(counts)
     q = infer(params, rows, jnp.asarray(_PROPOSAL_TOLERANCE, dtype), _PROPOSAL_ITERS)
-    wider = jnp.asarray(_WIDER, dtype)
-
-    def log_counts(intensity: Float[Array, "n k"]) -> Float[Array, " n"]:
-        means = jnp.maximum(matmul(intensity, params.topics.T), smallest_normal(dtype))
-        expected = means if rows.mask is None else jnp.where(rows.mask, means, 0)
-        return jnp.sum(counts * jnp.log(means) - expected, axis=1) - factorials
+    tents = _propose(params, q)
+    constant = jnp.sum(params.shapes * jnp.log(params.rate) - log_gamma(params.shapes)) - log_factorials(counts)
+    ones = jnp.ones(counts.shape[1], dtype)
 
     def draw(key: Array, turn: Array) -> Float[Array, " n"]:
-        log_value = jax.random.loggamma(key, q.shapes / wider[turn], dtype=dtype) - jnp.log(q.rates / wider[turn])
-        prior = _log_gamma_density(log_value, params.shapes[None, :], params.rate)
-        densities = [_log_gamma_density(log_value, q.shapes / scale, q.rates / scale) for scale in _WIDER]
-        return log_counts(jnp.exp(log_value)) + prior - mixture_log_density(jnp.stack(densities))
+        log_value = draw_tents(key, jax.tree.map(lambda part: part[turn], tents))
+        intensity = jnp.exp(log_value)
+        means = jnp.maximum(matmul(intensity.T, params.topics.T), smallest_normal(dtype))
+        # As a product: the loop that XLA makes of a sum along the last axis adds one number at a time.
+        words = matmul(counts * jnp.log(means), ones)
+        prior = jnp.sum(params.shapes[:, None] * log_value - q.rates.T * intensity, axis=0)
+        densities = jnp.sum(tent_log_densities(tents, log_value[None]), axis=1)
+        return words + prior + constant - mixture_log_density(densities)
 
     return draw
 
@@ -136,7 +153,7 @@ def sample_likelihoods(key: Array, params: GammaPoisson, table: Table, num_sampl
         table,
         num_proposals=len(_WIDER),
         num_samples=num_samples,
-        floats_per_row=4 * table.num_dimensions,
+        floats_per_row=floats_per_row(params),
     )
 
 

@@ -1,7 +1,9 @@
 """Log-densities of rows under each component, and what the M-step needs of them.
 
-Everything is made of differences `x − a_h`, formed one by one. Products would save a third of the time (`|x|² − 2xᵀa +
-|a|²`), but cancel where a mean is many standard deviations away from the origin.
+With `u = x − c` and `b_h = a_h − c`, about a centre `c`, squared distances are `|u|² − 2uᵀb_h + |b_h|²`: products, in a
+fraction of the time that the differences `x − a_h` take one by one. Where a mean is many standard deviations away from
+the centre they cancel. So products are used for a block of rows in which none of them loses more than four bits, and
+differences for others.
 """
 
 import math
@@ -9,7 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from latensor.base import matmul, smallest_normal
 from latensor.decompose.internal import inverse_root
@@ -31,31 +34,83 @@ def _finite(distance: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.minimum(distance, float(jnp.finfo(distance.dtype).max) / 8)
 
 
-class DiagonalTerms(NamedTuple):
+# Products may be this many times as large as a distance, or as its expectation under its own component.
+_LARGEST_LOSS = 16.0
+
+
+class Terms(NamedTuple):
     """Rows under spherical or diagonal components."""
 
     values: Float[Array, "k n"]
     """`log P(h, observed x)`."""
     distance: Float[Array, "k n"]
     """Squared distance of the observed part to the mean, in units of the variances."""
-    differences: Float[Array, "k n d"]
-    """`x − a_h`, zero where masked."""
-    squares: Float[Array, "k n d"]
 
 
-def diagonal_terms(params: GaussianMixture, rows: Table) -> DiagonalTerms:
-    """Return the terms of a block of rows. Given the component, dimensions are independent: missing ones drop out."""
+class Products(NamedTuple):
+    """Rows about a common centre."""
+
+    terms: Terms
+    is_accurate: Bool[Array, ""]
+    """Whether `_LARGEST_LOSS` is kept by all rows and components."""
+    centred: Float[Array, "n d"]
+    """`u = x − c`, zero where masked."""
+    means: Float[Array, "k d"]
+    """`b = a − c`."""
+
+
+def _terms(params: GaussianMixture, rows: Table, distance: Float[Array, "k n"]) -> Terms:
+    """Return the terms. Given the component, dimensions are independent: missing ones drop out."""
     variances = as_diagonal(params.variance, params.means)
-    differences = jax.vmap(lambda mean: residuals(rows, mean))(params.means.T).astype(variances.dtype)
-    squares = differences * differences
-    distance = _finite(matmul(squares, (1 / variances)[:, :, None])[:, :, 0])
     logs = jnp.log(variances) + _LOG_TWO_PI
     if rows.mask is None:
         normalizer = jnp.sum(logs, axis=1)[:, None]
     else:
         normalizer = matmul(logs, rows.mask.T.astype(variances.dtype))
-    values = _log_weights(params)[:, None] - (distance + normalizer) / 2
-    return DiagonalTerms(values, distance, differences, squares)
+    distance = _finite(distance)
+    return Terms(_log_weights(params)[:, None] - (distance + normalizer) / 2, distance)
+
+
+def product_terms(params: GaussianMixture, rows: Table) -> Products:
+    """Return the terms of a block of rows by products, and whether they can be relied on."""
+    inverse = 1 / as_diagonal(params.variance, params.means)
+    centre = matmul(params.means, params.weights)
+    centred, means = residuals(rows, centre).astype(inverse.dtype), (params.means - centre[:, None]).T
+    squares = centred * centred
+    if params.variance.ndim < 2:
+        own = inverse[:, :1] * matmul(squares, jnp.ones_like(centre))[None, :]
+    else:
+        own = matmul(inverse, squares.T)
+    weighted = means * inverse
+    if rows.mask is None:
+        constant = jnp.sum(means * weighted, axis=1)[:, None]
+    else:
+        constant = matmul(means * weighted, rows.mask.T.astype(inverse.dtype))
+    distance = jnp.maximum(own - 2 * matmul(weighted, centred.T) + constant, 0)
+    # Where a row's own square is large and its distance is not, the two were a small difference.
+    is_accurate = jnp.all(own <= _LARGEST_LOSS * jnp.maximum(distance, centre.shape[0]))
+    return Products(_terms(params, rows, distance), is_accurate, centred, means)
+
+
+def differences(params: GaussianMixture, rows: Table) -> Float[Array, "k n d"]:
+    """Return `x − a_h`, zero where masked."""
+    return jax.vmap(lambda mean: residuals(rows, mean))(params.means.T).astype(params.means.dtype)
+
+
+def difference_terms(params: GaussianMixture, rows: Table, differences: Float[Array, "k n d"]) -> Terms:
+    """Return the terms of a block of rows, from `differences`."""
+    inverse = 1 / as_diagonal(params.variance, params.means)
+    return _terms(params, rows, matmul(differences * differences, inverse[:, :, None])[:, :, 0])
+
+
+def diagonal_values(params: GaussianMixture, rows: Table) -> Float[Array, "k n"]:
+    """Return `log P(h, observed x)` for a block of rows."""
+    products = product_terms(params, rows)
+    return lax.cond(
+        products.is_accurate,
+        lambda: products.terms.values,
+        lambda: difference_terms(params, rows, differences(params, rows)).values,
+    )
 
 
 class FullTerms(NamedTuple):

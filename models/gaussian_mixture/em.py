@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -12,7 +13,14 @@ from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, inverse_root, status_if, worst
 from latensor.models.em import as_refined, em_limits
 from latensor.models.gaussian_mixture.covariance import Family, family_of, smallest_variance
-from latensor.models.gaussian_mixture.density import diagonal_terms, full_terms
+from latensor.models.gaussian_mixture.density import (
+    Products,
+    Terms,
+    difference_terms,
+    differences,
+    full_terms,
+    product_terms,
+)
 from latensor.models.gaussian_mixture.likelihood import check_pair, floats_per_row, floats_per_tile
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.gaussian_mixture.tiles import Tiles, group_rows
@@ -139,26 +147,56 @@ class _Sums(NamedTuple):
 
 
 def _diagonal_sums(params: GaussianMixture, data: Data) -> _Sums:
-    spherical = params.variance.ndim < 2
-
     def block(rows: Table, weights: Array) -> _Sums:
-        terms = diagonal_terms(params, rows)
-        value = jax.nn.logsumexp(terms.values, axis=0)
-        parts = jnp.exp(terms.values - value[None, :]) * weights[None, :]
-        counts = jnp.sum(parts, axis=1)
-        if spherical:
-            second = jnp.sum(parts * terms.distance, axis=1) * params.variance
-        else:
-            second = matmul(parts[:, None, :], terms.squares)[:, 0]
-        return _Sums(
-            jnp.sum(weights * value),
-            counts,
-            None if rows.mask is None else matmul(parts, rows.mask.astype(parts.dtype)),
-            matmul(parts[:, None, :], terms.differences)[:, 0],
-            second,
+        products = product_terms(params, rows)
+        return lax.cond(
+            products.is_accurate,
+            lambda: _sums_by_products(params, rows, weights, products),
+            lambda: _sums_by_differences(params, rows, weights),
         )
 
     return sum_over_rows(block, data.rows, data.weights, floats_per_row=floats_per_row(params))
+
+
+class _Owned(NamedTuple):
+    """How much of each row a component owns, `parts`, and the sums that need nothing else."""
+
+    parts: Float[Array, "k n"]
+    value: Float[Array, ""]
+    counts: Float[Array, " k"]
+    seen: Float[Array, "k d"] | None
+    distance: Float[Array, " k"]
+
+
+def _own(terms: Terms, rows: Table, weights: Float[Array, " n"]) -> _Owned:
+    value = jax.nn.logsumexp(terms.values, axis=0)
+    parts = jnp.exp(terms.values - value[None, :]) * weights[None, :]
+    seen = None if rows.mask is None else matmul(parts, rows.mask.astype(parts.dtype))
+    distance = jnp.sum(parts * terms.distance, axis=1)
+    return _Owned(parts, jnp.sum(weights * value), jnp.sum(parts, axis=1), seen, distance)
+
+
+def _sums_by_products(params: GaussianMixture, rows: Table, weights: Float[Array, " n"], products: Products) -> _Sums:
+    """Return the sums of a block from sums about the centre."""
+    own = _own(products.terms, rows, weights)
+    number = own.counts[:, None] if own.seen is None else own.seen
+    first = matmul(own.parts, products.centred)
+    if params.variance.ndim < 2:
+        second = own.distance * params.variance
+    else:
+        second = matmul(own.parts, products.centred**2) + products.means * (number * products.means - 2 * first)
+    return _Sums(own.value, own.counts, own.seen, first - number * products.means, second)
+
+
+def _sums_by_differences(params: GaussianMixture, rows: Table, weights: Float[Array, " n"]) -> _Sums:
+    """Return the sums of a block, where products cancel."""
+    apart = differences(params, rows)
+    own = _own(difference_terms(params, rows, apart), rows, weights)
+    if params.variance.ndim < 2:
+        second = own.distance * params.variance
+    else:
+        second = matmul(own.parts[:, None, :], apart * apart)[:, 0]
+    return _Sums(own.value, own.counts, own.seen, matmul(own.parts[:, None, :], apart)[:, 0], second)
 
 
 def _full_sums(params: GaussianMixture, data: Data) -> _Sums:

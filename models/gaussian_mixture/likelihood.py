@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from latensor.models.checks import check_table_for
-from latensor.models.gaussian_mixture.density import diagonal_terms, full_terms
+from latensor.models.gaussian_mixture.density import diagonal_values, full_terms
 from latensor.models.gaussian_mixture.params import GaussianMixture, check_params
 from latensor.models.gaussian_mixture.tiles import Tiles, group_rows
 from latensor.moments import Table, map_over_rows
@@ -24,9 +24,7 @@ def check_pair(params: Any, x: Any, mask: Any, row_weights: Any = None) -> tuple
 
 @jax.jit
 def _of_rows(params: GaussianMixture, table: Table) -> Float[Array, "n k"]:
-    return map_over_rows(
-        lambda rows: diagonal_terms(params, rows).values.T, table, floats_per_row=floats_per_row(params)
-    )
+    return map_over_rows(lambda rows: diagonal_values(params, rows).T, table, floats_per_row=floats_per_row(params))
 
 
 @jax.jit

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import polygamma
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -17,17 +16,19 @@ from latensor.models.mixed_membership.data import check_pair
 from latensor.models.mixed_membership.inference import (
     component_weights,
     entry_likelihoods,
-    entry_ratios,
+    entry_shares,
     evidence_bound,
     floats_per_row,
     log_memberships,
     log_normalizer,
+    mix_entries,
     start_gamma,
     update_gamma,
 )
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import Refined
-from latensor.models.variational import LOCAL_UPDATES, variational_em
+from latensor.models.special import trigamma
+from latensor.models.variational import LARGEST_SHRINKAGE, LOCAL_UPDATES, variational_em
 from latensor.moments import Table, Variables, map_over_rows, sum_over_rows
 from latensor.moments.internal import average_weights, described
 
@@ -40,6 +41,7 @@ _SMALLEST_CONCENTRATION = 1e-4
 class _Sums(NamedTuple):
     """What an update of the model needs: weighted sums over rows."""
 
+    bound: Float[Array, ""]
     counts: Float[Array, "rows k"]
     """Of the entries that a component explains, by stacked row."""
     first: Float[Array, "r k"]
@@ -107,15 +109,13 @@ def _refine(
     if params.variances is not None:
         params = params._replace(variances=jnp.maximum(params.variances, floor))
 
-    def local(params: MixedMembership, gamma: Array | None) -> tuple[Float[Array, "n k"], Float[Array, ""]]:
-        def block(rows: Table, gamma: Array | None) -> tuple[Array, Array]:
+    def local(params: MixedMembership, gamma: Array | None) -> Float[Array, "n k"]:
+        def block(rows: Table, gamma: Array | None) -> Array:
             entries = entry_likelihoods(params, rows)
-            gamma = start_gamma(params, entries) if gamma is None else gamma
-            gamma = lax.fori_loop(0, LOCAL_UPDATES, lambda _, g: update_gamma(params, entries, g), gamma)
-            return gamma, evidence_bound(params, entries, gamma)
+            start = start_gamma(params, entries) if gamma is None else gamma.T
+            return lax.fori_loop(0, LOCAL_UPDATES, lambda _, gamma: update_gamma(params, entries, gamma), start).T
 
-        gamma, bounds = map_over_rows(block, table, gamma, floats_per_row=floats)
-        return gamma, jnp.sum(weights * bounds)
+        return map_over_rows(block, table, gamma, floats_per_row=floats)
 
     def collect(params: MixedMembership, gamma: Float[Array, "n k"]) -> _Sums:
         return sum_over_rows(partial(_row_sums, params), table, weights, gamma, floats_per_row=floats)
@@ -129,8 +129,16 @@ def _refine(
             concentration = update_prior(concentration, sums.log_mean)
         return MixedMembership(concentration, tables, variances)
 
+    def feasible(jump: MixedMembership, nearest: MixedMembership) -> MixedMembership:
+        # No zero that EM would not leave. Means of real variables may be anything.
+        positive = jax.tree.map(lambda one, two: jnp.maximum(one, two / LARGEST_SHRINKAGE), jump, nearest)
+        tables, _ = normalize_blocks(positive.tables, nearest.tables, variables)
+        real = variables.offsets[:-1][variables.real]
+        variances = None if positive.variances is None else jnp.maximum(positive.variances, floor)
+        return MixedMembership(positive.concentration, tables.at[real].set(jump.tables[real]), variances)
+
     blended = params._replace(tables=blend_blocks(params.tables, totals, smoothing, variables))
-    return variational_em(local, collect, update, params, blended, tol, max_iters)
+    return variational_em(local, collect, update, feasible, params, blended, tol, max_iters)
 
 
 def _row_sums(params: MixedMembership, rows: Table, weights: Float[Array, " n"], gamma: Float[Array, "n k"]) -> _Sums:
@@ -138,12 +146,13 @@ def _row_sums(params: MixedMembership, rows: Table, weights: Float[Array, " n"],
     variables, dtype = described(rows), params.tables.dtype
     real = variables.real
     entries, x = entry_likelihoods(params, rows), observed_values(rows)
-    share = component_weights(gamma)
-    ratio = entry_ratios(entries, share) * weights[:, None]
-    explained = entries.likelihoods * share[:, None, :] * ratio[:, :, None]
+    share = component_weights(gamma.T)
+    mixed = mix_entries(entries, share)
+    explained = jnp.moveaxis(entry_shares(entries, share, mixed), 0, -1) * weights[:, None, None]
     means = params.tables[variables.offsets[:-1][real]]
     error = x[:, real].astype(dtype)[:, :, None] - means[None, :, :]
     return _Sums(
+        bound=jnp.sum(weights * evidence_bound(params, entries, gamma.T, mixed)),
         counts=sum_by_row(explained, x, variables),
         first=jnp.sum(explained[:, real] * error, axis=0),
         second=jnp.sum(explained[:, real] * error**2, axis=0),
@@ -182,7 +191,7 @@ def update_prior(concentration: Float[Array, " k"], log_mean: Float[Array, " k"]
     high = jnp.maximum(concentration, machine_epsilon(concentration.dtype) ** -0.5)
 
     def newton(_: Array | int, alpha: Array) -> Array:
-        curvature = polygamma(1, jnp.append(alpha, jnp.sum(alpha)))
+        curvature = trigamma(jnp.append(alpha, jnp.sum(alpha)))
         gradient = log_mean - log_memberships(alpha)
         inverse, inverse_total = 1 / curvature[:-1], 1 / curvature[-1]
         # Below zero, by little where `α` is large: there rounding may say otherwise.

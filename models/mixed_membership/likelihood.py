@@ -8,15 +8,23 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_integer, check_key, einsum
+from latensor.base import check_integer, check_key, matmul
 from latensor.models.em import em_limits
-from latensor.models.importance import Draw, importance_sample, mixture_log_density
+from latensor.models.importance import (
+    Draw,
+    draw_tents,
+    fit_tents,
+    importance_sample,
+    mixture_log_density,
+    tent_log_densities,
+)
 from latensor.models.mixed_membership.data import check_pair
 from latensor.models.mixed_membership.inference import (
     entry_likelihoods,
     floats_per_row,
     infer_memberships,
     log_normalizer,
+    mix_entries,
 )
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import LogLikelihood
@@ -90,24 +98,28 @@ def likelihoods_around(
     key: Array, params: MixedMembership, table: Table, gamma: Float[Array, "n k"], num_samples: int
 ) -> LogLikelihood:
     """Estimate each row's log-probability from draws around a given `Dirichlet(γ)`."""
-    dtype, alpha = params.tables.dtype, params.concentration
-    shares = jnp.asarray(_SHARES, dtype)
+    dtype, alpha = params.tables.dtype, params.concentration[:, None]
+    shares = jnp.asarray(_SHARES, dtype)[:, None, None]
+    rest = _rest(alpha)
 
     def prepare(rows: Table, gamma: Array) -> Draw:
         entries = entry_likelihoods(params, rows)
-        evidence = gamma - alpha[None, :]
-        proposals = alpha[None, None, :] + shares[:, None, None] * evidence[None, :, :]
-        normalizers = log_normalizer(proposals)
+        proposals = alpha[None] + shares * (gamma.T - alpha)[None]
+        tents = fit_tents(proposals[:, :-1], _rest(proposals))
+        ones = jnp.ones(table.num_dimensions, dtype)
 
         def draw(key: Array, turn: Array) -> Float[Array, " n"]:
-            # In logarithms throughout: with a small concentration most memberships are below the smallest number.
-            log_value = jax.random.loggamma(key, proposals[turn], dtype=dtype)
-            log_value = log_value - jax.nn.logsumexp(log_value, axis=1, keepdims=True)
-            mixed = einsum("njk,nk->nj", entries.likelihoods, jnp.exp(log_value))
-            # Every density has the factor `Π_h g_h^(α_h − 1)`, which cancels.
-            densities = normalizers + shares[:, None] * jnp.sum(evidence * log_value, axis=1)[None, :]
-            joint = jnp.sum(jnp.log(mixed), axis=1) + entries.log_scale + log_normalizer(alpha)
-            return joint - mixture_log_density(densities)
+            # Membership by breaking a stick: `g_1 = v_1`, `g_2 = (1 − v_1) v_2`, …, with independent Beta variables
+            # `v_h`. In logarithms: with a small concentration most memberships are below the smallest number.
+            odds = draw_tents(key, jax.tree.map(lambda part: part[turn], tents))
+            broken, left = -jax.nn.softplus(-odds), -jax.nn.softplus(odds)
+            none = jnp.zeros_like(entries.log_scale)[None]
+            log_value = jnp.concatenate([broken, none]) + jnp.cumsum(jnp.concatenate([none, left]), axis=0)
+            mixed = mix_entries(entries, jnp.exp(log_value))
+            # As a product: the loop that XLA makes of a sum along the last axis adds one number at a time.
+            words = matmul(jnp.log(mixed), ones) + entries.log_scale
+            prior = jnp.sum(alpha[:-1] * broken + rest * left, axis=0) + log_normalizer(params.concentration)
+            return words + prior - mixture_log_density(jnp.sum(tent_log_densities(tents, odds[None]), axis=1))
 
         return draw
 
@@ -120,6 +132,11 @@ def likelihoods_around(
         num_samples=num_samples,
         floats_per_row=floats_per_row(params, table),
     )
+
+
+def _rest(concentration: Float[Array, "*s k n"]) -> Float[Array, "*s sticks n"]:
+    """Return `Σ_(l>h) α_l` for all components `h` but the last."""
+    return jnp.cumsum(concentration[..., ::-1, :], axis=-2)[..., -2::-1, :]
 
 
 def posterior_memberships(

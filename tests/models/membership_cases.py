@@ -70,7 +70,7 @@ def _entries(params, x, mask):
 
 @jax.jit
 def _bound(params, x, mask, gamma):
-    return inference.evidence_bound(params, _entries(params, x, mask), gamma)
+    return inference.evidence_bound(params, _entries(params, x, mask), gamma.T)
 
 
 @partial(jax.jit, static_argnames="variables")

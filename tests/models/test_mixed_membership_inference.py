@@ -101,10 +101,10 @@ def test_likelihoods_and_bound_against_their_definitions(float64):
     alpha = np.asarray(params.concentration)
     for i in range(4):
         table = likelihood_table(params, np.asarray(clean[i]))
-        ratio = np.asarray(entries.likelihoods[i]) / table
+        ratio = np.asarray(entries.likelihoods[:, i].T) / table
         seen = np.asarray(mask[i])
         np.testing.assert_allclose(ratio[seen], np.broadcast_to(ratio[seen][:, :1], ratio[seen].shape), rtol=1e-8)
-        np.testing.assert_allclose(np.asarray(entries.likelihoods[i])[~seen], 1)
+        np.testing.assert_allclose(np.asarray(entries.likelihoods[:, i].T)[~seen], 1)
         np.testing.assert_allclose(entries.log_scale[i], -np.log(ratio[seen][:, 0]).sum(), rtol=1e-8)
         log_mean = special.digamma(gamma[i]) - special.digamma(gamma[i].sum())
         share = table[seen] * np.exp(log_mean)
