@@ -74,6 +74,28 @@ def test_bound_never_falls(masked, float64):
     assert result.status == Status.MAX_ITERS
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_steps_reach_what_updates_reach_and_never_fall(masked, float64):
+    params = random_topics(0, d=12, k=4)
+    x = draw(1, params, 200)
+    table = Table(x, draw_mask(2, 0.6, x.shape) if masked else None)
+    counts, rates = inference.observed_counts(table, jnp.float64), inference.posterior_rates(params, table)
+    start = inference.start_gammas(params, counts, rates)
+    plain = jax.jit(
+        lambda start: jax.lax.fori_loop(0, 5000, lambda _, q: inference.update_gammas(params, counts, q), start)
+    )(start)
+    after = [
+        gamma_poisson.posterior_intensities(params, table, tol=1e-11, max_iters=steps).shapes
+        for steps in (0, 1, 2, 4, 5, 6, 7, 8, 10, 15, 30, 100)
+    ]
+    # Rows with several optima may end in another.
+    assert np.mean(np.abs(after[-1] - plain.shapes).max(axis=1) < 1e-6) > 0.97
+    bounds = [
+        inference.evidence_bound(params, counts, inference.Gammas(shapes, rates), jnp.zeros(200)) for shapes in after
+    ]
+    assert np.all(np.diff(np.stack(bounds), axis=0) >= -1e-10 * np.abs(bounds[0])[None])
+
+
 def test_updates_of_topics_and_prior_are_optimal(float64):
     rng = np.random.default_rng(0)
     explained, exposure = jnp.asarray(rng.gamma(1.0, size=(6, 3))), jnp.asarray(rng.uniform(0.1, 3, (6, 3)))
@@ -186,8 +208,10 @@ def test_log_likelihood_where_topics_are_alike(float64):
     assert abs(float(value[0]) - exact) < 0.6
 
 
-def test_standard_error_is_that_of_repetition(float64):
+@pytest.mark.parametrize("shape", [None, 0.05])
+def test_standard_error_is_that_of_repetition(shape, float64):
     params = random_topics(0, d=6, k=3)
+    params = params if shape is None else params._replace(shapes=jnp.array([shape, 2 * shape, 1.0]))
     x = draw(1, params, 20)
     keys = jax.random.split(jax.random.key(2), 40)
     runs = jax.jit(jax.vmap(lambda key: gamma_poisson.estimate_log_likelihood(key, params, x)))(keys)

@@ -7,7 +7,7 @@ import pytest
 
 from latensor.decompose import Status, matched_rmse
 from latensor.models import DependentMissingnessWarning, gaussian_mixture
-from latensor.models.gaussian_mixture import GaussianMixture
+from latensor.models.gaussian_mixture import GaussianMixture, density
 from latensor.moments import Table, cumulants, observation_rates
 from tests.helpers import largest
 from tests.models.gaussian_cases import D, K, brute_force, draw, draw_mask, random_mixture, worst_error
@@ -179,6 +179,36 @@ def test_likelihood_of_clusters_that_are_far_apart_in_float32():
     value = gaussian_mixture.log_likelihood(params, x)
     expected = np.logaddexp.reduce(brute_force(params, np.asarray(x, float), np.ones(x.shape, bool)), axis=1)
     np.testing.assert_allclose(value, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (8, 3)])
+@pytest.mark.parametrize("masked", [True, False])
+def test_products_and_differences_agree_at_the_threshold(masked, shape):
+    """Clusters farther and farther apart, in float32: products of squares, then differences, and never a gap."""
+    base, used = random_mixture(0, d=8, k=3, variance=1.0), []
+    for scale in (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 16.0, 100.0):
+        params = base._replace(means=scale * base.means + 10 * scale, variance=jnp.ones(shape))
+        x = draw(1, params, 60)
+        mask = draw_mask(2, 0.7, x.shape) if masked else None
+        table = Table(x, mask)
+        used.append(bool(density.product_terms(params, table).is_accurate))
+        exact, seen = np.asarray(x, float), np.ones(x.shape, bool) if mask is None else np.asarray(mask)
+        joint = brute_force(params, exact, seen)
+        value = np.logaddexp.reduce(joint, axis=1)
+        # Rounding of the data, of size 10 · scale; and four bits of sums of eight squares.
+        np.testing.assert_allclose(gaussian_mixture.log_likelihood(params, table), value, atol=2e-4 + 5e-5 * scale)
+        parts = np.exp(joint - value[:, None])
+        number = seen.T @ parts
+        means = (seen * exact).T @ parts / number
+        within = np.einsum("nd,nk,ndk->dk", seen, parts, (exact[:, :, None] - means[None]) ** 2)
+        if len(shape) < 2:
+            axis = (0, 1) if shape == () else 0
+            within, number = within.sum(axis=axis), number.sum(axis=axis)
+        step = gaussian_mixture.refine(params, table, max_iters=1, tol=0.0).params
+        np.testing.assert_allclose(step.means, means, atol=2e-5 * (1 + scale))
+        np.testing.assert_allclose(step.variance, within / number, rtol=1e-3)
+    assert used[0]
+    assert not used[-1]
 
 
 # Missingness.

@@ -8,7 +8,8 @@ import pytest
 from scipy import special, stats
 
 from latensor.models import mixed_membership
-from latensor.moments import categorical_variables
+from latensor.models.mixed_membership import inference
+from latensor.moments import Table, categorical_variables
 from tests.models.membership_cases import (
     MIXED,
     K,
@@ -113,6 +114,38 @@ def test_likelihoods_and_bound_against_their_definitions(float64):
         bound += special.gammaln(alpha.sum()) - special.gammaln(alpha).sum() + np.sum((alpha - 1) * log_mean)
         bound += stats.dirichlet.entropy(gamma[i])
         np.testing.assert_allclose(bounds[i], bound, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0])
+def test_steps_reach_what_updates_reach_and_never_fall(scale, float64):
+    variables = categorical_variables(40, 3)
+    params = random_model(0, variables, k=4, scale=scale)
+    x = draw(1, params, 200, variables)
+    entries = inference.entry_likelihoods(params, Table(x, variables=variables))
+    plain = jax.jit(
+        lambda start: jax.lax.fori_loop(0, 5000, lambda _, g: inference.update_gamma(params, entries, g), start)
+    )(inference.start_gamma(params, entries))
+    # Neither is at the other's optimum by chance: rows with several optima may differ, by as much as they like.
+    error = np.abs(infer(params, x, None, variables, tol=1e-11, max_iters=100) - plain.T).max(axis=1)
+    assert np.mean(error < 1e-6) > 0.97
+    bounds = [
+        inference.evidence_bound(params, entries, infer(params, x, None, variables, 1e-11, steps).T)
+        for steps in (0, 1, 2, 4, 5, 6, 7, 8, 10, 15, 30, 100)
+    ]
+    assert np.all(np.diff(np.stack(bounds), axis=0) >= -1e-10 * np.abs(bounds[0])[None])
+    # Every row has converged long before the limit: an update moves nothing.
+    last = infer(params, x, None, variables, tol=1e-11, max_iters=100).T
+    np.testing.assert_allclose(inference.update_gamma(params, entries, last), last, atol=1e-7)
+
+
+def test_default_tolerance_is_met_in_float32():
+    variables = categorical_variables(60, 4)
+    params = random_model(3, variables, k=5, scale=0.6)
+    x = draw(4, params, 1000, variables)
+    table = Table(x, variables=variables)
+    few, many = (mixed_membership.posterior(params, table, max_iters=limit) for limit in (100, 500))
+    # All rows are finished after 100 steps, where updates alone have not after 500: more change nothing.
+    np.testing.assert_array_equal(few, many)
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 5.0])
