@@ -141,7 +141,7 @@ def test_jit_and_vmap_equal_eager(model, verb, precision):
     expected = [eager(model, verb, seed) for seed in range(2)]
     data = [data_of(model, seed) for seed in range(2)]
     if precision == "float64" and verb != "fit_moments":
-        # In float32 the batch below, which is compiled too, has to be enough; and `fit` has the stages of `fit_moments`.
+        # In float32 the batch below, which is compiled too, has to be enough; `fit` has the stages of `fit_moments`.
         result = jitted(model, verb)(jax.random.key(0), params_of(model), data[0])
         assert_close(comparable(result), comparable(expected[0]), tolerance)
     keys = jnp.stack([jax.random.key(i % 2) for i in range(4)])
