@@ -37,6 +37,9 @@ _FIRST_UPDATES = 4
 _SHARES = (1.0, 0.9, 0.6)
 # A row ends with a Newton step of at most this many tolerances: what is left is then its square.
 _LAST_STEP = 100
+# Blocks of rows that `iterate_rows` is given are shorter than others by this factor: a block takes as many steps as its
+# slowest row.
+SHORTER_BLOCKS = 8
 # With more components `S` costs more than the updates that it saves.
 _MOST_COMPONENTS = 32
 # No step shrinks a parameter by more than this factor.

@@ -25,6 +25,7 @@ from latensor.models.importance import (
 )
 from latensor.models.results import LogLikelihood
 from latensor.models.special import log_gamma
+from latensor.models.variational import SHORTER_BLOCKS
 from latensor.moments import Table, map_over_rows
 from latensor.moments.internal import as_table
 
@@ -58,7 +59,7 @@ def _posterior_intensities(
         q = infer(params, rows, tol, max_iters)
         return Intensities(q.shapes / q.rates, q.shapes, q.rates)
 
-    return map_over_rows(block, table, floats_per_row=floats_per_row(params))
+    return map_over_rows(block, table, floats_per_row=SHORTER_BLOCKS * floats_per_row(params))
 
 
 def posterior_intensities(

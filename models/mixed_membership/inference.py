@@ -26,7 +26,7 @@ from latensor.base import matmul, smallest_normal
 from latensor.models.blocks import observed_values
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.special import digamma, log_gamma
-from latensor.models.variational import RowStep, allows_newton, iterate_rows
+from latensor.models.variational import SHORTER_BLOCKS, RowStep, allows_newton, iterate_rows
 from latensor.moments import Table, Variables, map_over_rows
 from latensor.moments.internal import category_rows, described
 
@@ -193,4 +193,4 @@ def infer_memberships(
         entries = entry_likelihoods(params, rows)
         return iterate_rows(partial(row_step, params, entries), start_gamma(params, entries), tol, max_iters).T
 
-    return map_over_rows(block, table, floats_per_row=floats_per_row(params, table))
+    return map_over_rows(block, table, floats_per_row=SHORTER_BLOCKS * floats_per_row(params, table))
