@@ -11,10 +11,10 @@ The paper: the likelihood is the better one (its authors' tables: for d = 3 and 
 made twice, about means over models and about medians: where a row of the pseudoinverse's table nearly sums to zero its
 error has no bound, so that its mean over models says little.
 
-Why: below ε = 1e-4 the moments are so exact that both estimates are as good as their common emissions, and a maximum
-of the likelihood of a rounded table is no better than a linear solution. The pseudoinverse on the simplex, which the
-paper does not have, loses little at any noise. Our models are drawn with less structure than the authors', and all
-errors are larger than theirs.
+Why: the noise is Gaussian and of the same size in every entry. For that, least squares, which the pseudoinverse is,
+are efficient; the likelihood is that of counts, and wins where the simplex matters, and with sampled triples. The
+pseudoinverse on the simplex, which the paper does not have, loses little anywhere. Our models are drawn with less
+structure than the authors', and all errors are larger than theirs.
 """
 
 from collections.abc import Callable

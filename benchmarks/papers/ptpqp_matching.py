@@ -9,9 +9,8 @@ often as the smallest angle at every noise level (the paper: Procrustes matching
 Theorem 1 of the paper says that a result of eq. 10 that is a permutation is the best of all permutations. It is tested
 on small problems (2 variables, k = 4), where all 24 permutations can be tried; `data.json` has a counterexample.
 
-Why: the proof takes the largest entry in each row of `UVᵀ` for the largest sum over a permutation. The first implies
-the second, but the best permutation is that of `XᵀY`, of which `UVᵀ` has the directions and not the sizes: where
-singular values differ, the two disagree.
+Why: eq. 10 gives the permutation nearest to the orthogonal matrix `UVᵀ`. The best one maximizes `tr(Pᵀ XᵀY)`, in which
+singular values count too; where they differ, so can the two.
 """
 
 from functools import partial
