@@ -188,6 +188,8 @@ def variational_em(
     collect: Callable[[Params, Float[Array, "n k"]], Sums],
     update: Callable[[Params, Sums], Params],
     feasible: Callable[[Params, Params], Params],
+    size: Callable[[Params], Float[Array, ""]],
+    weights: Float[Array, " n"],
     given: Params,
     blended: Params,
     tol: Float[Array, ""],
@@ -200,6 +202,8 @@ def variational_em(
       collect: sums over rows, of which one is the bound.
       update: the model that is best for those sums.
       feasible: maps an extrapolated model, and the EM iterate closest to it, to a valid one.
+      size: the squared length of a change of the model, in no units.
+      weights: of the rows.
       given: parameters to start from.
       blended: others, without zeros.
       tol: relative gain at which to stop.
@@ -220,6 +224,10 @@ def variational_em(
         rows = jnp.maximum(jump.rows, nearest.rows / LARGEST_SHRINKAGE)
         return _State(feasible(jump.params, nearest.params), rows)
 
+    def length(change: _State) -> Float[Array, ""]:
+        # Weighted, so that rows of twice the weight are as long as two of them.
+        return jnp.sqrt(size(change.params) + jnp.sum(weights * jnp.sum(change.rows**2, axis=1)))
+
     start = better_start(begin, given, blended)
-    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=valid)
+    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=valid, length=length)
     return as_refined(result, result.params.params)
