@@ -103,6 +103,7 @@ def expectation_maximization(
     max_iters: Int[Array, ""] | int,
     scale: Float[Array, ""] | float | None = None,
     feasible: Callable[[Params, Params], Params] | None = None,
+    length: Callable[[Params], Float[Array, ""]] | None = None,
 ) -> EMResult:
     """Repeat an EM step until a cycle gains no more than `tol * scale`, the step declares itself done, or the limit.
 
@@ -117,6 +118,7 @@ def expectation_maximization(
       max_iters: limit on the updates. Zero returns the start and its objective.
       scale: the unit of `tol` and `gain`; by default `max(|objective|, 1)`.
       feasible: maps an extrapolated jump, and the EM iterate closest to it, to valid parameters. `None`: plain EM.
+      length: of a change of the parameters, where they have units or weights; by default the Euclidean one.
 
     Returns:
       `EMResult`. Its status is `MAX_ITERS` unless the step was done or `|gain| ≤ max(tol, 100 machine epsilons)`.
@@ -146,7 +148,7 @@ def expectation_maximization(
             state = _select(
                 state.jump.pending | (state.num_evaluations == 0),
                 _settle(rules, *_end_jump(state, state.jump, point)),
-                _begin_jump(state, state.jump, point, feasible),
+                _begin_jump(state, state.jump, point, feasible, length or _length),
             )
         return state._replace(num_evaluations=state.num_evaluations + 1)
 
@@ -178,15 +180,17 @@ def _settle(rules: _Rules, state: _State, point: _Point) -> _State:
     return state._replace(settled=settled, candidate=settled.at.updated, gain=gain)
 
 
-def _begin_jump(state: _State, jump: _Jump, first: _Point, feasible: Callable[[Any, Any], Any]) -> _State:
+def _begin_jump(
+    state: _State, jump: _Jump, first: _Point, feasible: Callable[[Any, Any], Any], measure: Callable[[Any], Array]
+) -> _State:
     """Extrapolate from the settled point and the two steps after it; the result is evaluated next."""
     origin, second = state.settled.params, first.at.updated
     change = jax.tree.map(jnp.subtract, first.params, origin)
     bend = jax.tree.map(lambda b, a, r: b - a - r, second, first.params, change)
-    length = _length(bend)
+    length = measure(bend)
     # Steps along a straight line lead arbitrarily far: the stride is limited by the longest one allowed.
-    far = length * jump.longest <= _length(change)
-    stride = jnp.where(far, jump.longest, _length(change) / jnp.where(far, 1, length))
+    far = length * jump.longest <= measure(change)
+    stride = jnp.where(far, jump.longest, measure(change) / jnp.where(far, 1, length))
     stride = jnp.maximum(stride, 1)
     target = jax.tree.map(lambda p, r, v: p + 2 * stride * r + stride**2 * v, origin, change, bend)
     pending = jump._replace(pending=jnp.ones_like(jump.pending), ahead=first, stride=stride)

@@ -37,6 +37,8 @@ _FIRST_UPDATES = 4
 _SHARES = (1.0, 0.9, 0.6)
 # A row ends with a Newton step of at most this many tolerances: what is left is then its square.
 _LAST_STEP = 100
+# Of looser tolerances that many would be a step whose bound has to be looked at.
+_TIGHT = 1e-4
 # Blocks of rows that `iterate_rows` is given are shorter than others by this factor: a block takes as many steps as its
 # slowest row.
 SHORTER_BLOCKS = 8
@@ -110,8 +112,9 @@ def iterate_rows(
             spreads = jnp.asarray(_SHARES, start.dtype)[:, None, None, None] * at.spread[None]
             newton, exists = jax.vmap(_newton, in_axes=(None, None, 0))(state.rows, at.updated, spreads)
             chosen = exists & may[None, :] & (jnp.arange(len(_SHARES))[:, None] >= caution[None, :])
-            # The last step of a row need not be evaluated: it is too small for the bound to notice.
-            small = jnp.all(jnp.abs(newton[0] - state.rows) <= _LAST_STEP * limit[None, :], axis=0)
+            # The last step of a row need not be evaluated where it is too small for the bound to notice.
+            last = _LAST_STEP * jnp.minimum(tol, _TIGHT) * jnp.sum(at.updated, axis=0)
+            small = jnp.all(jnp.abs(newton[0] - state.rows) <= last[None, :], axis=0)
             chosen = chosen.at[0].set(chosen[0] | (exists[0] & taken & ~moves & small))
             is_newton = jnp.any(chosen, axis=0)
             # Of those that lead uphill, the first.
@@ -188,6 +191,8 @@ def variational_em(
     collect: Callable[[Params, Float[Array, "n k"]], Sums],
     update: Callable[[Params, Sums], Params],
     feasible: Callable[[Params, Params], Params],
+    size: Callable[[Params], Float[Array, ""]],
+    weights: Float[Array, " n"],
     given: Params,
     blended: Params,
     tol: Float[Array, ""],
@@ -200,6 +205,8 @@ def variational_em(
       collect: sums over rows, of which one is the bound.
       update: the model that is best for those sums.
       feasible: maps an extrapolated model, and the EM iterate closest to it, to a valid one.
+      size: the squared length of a change of the model, in no units.
+      weights: of the rows.
       given: parameters to start from.
       blended: others, without zeros.
       tol: relative gain at which to stop.
@@ -220,6 +227,10 @@ def variational_em(
         rows = jnp.maximum(jump.rows, nearest.rows / LARGEST_SHRINKAGE)
         return _State(feasible(jump.params, nearest.params), rows)
 
+    def length(change: _State) -> Float[Array, ""]:
+        # Weighted, so that rows of twice the weight are as long as two of them.
+        return jnp.sqrt(size(change.params) + jnp.sum(weights * jnp.sum(change.rows**2, axis=1)))
+
     start = better_start(begin, given, blended)
-    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=valid)
+    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=valid, length=length)
     return as_refined(result, result.params.params)

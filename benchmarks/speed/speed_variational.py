@@ -60,7 +60,7 @@ def _memberships(quick: bool) -> Part:
     likelihoods = jnp.moveaxis(params.tables[variables.offsets[:-1][None, :] + x], -1, 0)
 
     def update(weights: jax.Array, likelihoods: jax.Array) -> jax.Array:
-        mixed = sum(likelihoods[h] * weights[h][:, None] for h in range(k))
+        mixed = sum((likelihoods[h] * weights[h][:, None] for h in range(k)), start=jnp.zeros((n, p)))
         return weights * jnp.matmul(likelihoods / mixed[None], jnp.ones(p)) / p
 
     unit, _ = measure(partial(_repeat(update, 20), jnp.ones((k, n)), likelihoods))
@@ -141,7 +141,8 @@ def _gaussians(quick: bool) -> Part:
 
 def run(options: Options) -> Report:
     """Time all of them beside their arithmetic."""
-    rows, claims = [], []
+    rows: list[list[Any]] = []
+    claims: list[Claim] = []
     for part in (_memberships, _topics, _gaussians):
         more_rows, more_claims = part(options.quick)
         rows, claims = rows + more_rows, claims + more_claims

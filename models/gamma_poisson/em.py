@@ -109,7 +109,7 @@ def _refine(
         return GammaPoisson(topics, *update_prior(params.shapes, sums.log_mean, sums.mean))
 
     blended = params._replace(topics=blend(params.topics, overall, smoothing))
-    refined = variational_em(local, collect, update, _feasible, params, blended, tol, max_iters)
+    refined = variational_em(local, collect, update, _feasible, _size, weights, params, blended, tol, max_iters)
     never = status_if(~jnp.all(data.rates > 0), Status.UNOBSERVED)
     return refined._replace(status=worst(refined.status, never))
 
@@ -142,6 +142,10 @@ def _feasible(jump: GammaPoisson, nearest: GammaPoisson) -> GammaPoisson:
     """Return an extrapolated model with topics on the simplex and a positive prior; no zero that EM would not leave."""
     jump = jax.tree.map(lambda one, two: jnp.maximum(one, two / LARGEST_SHRINKAGE), jump, nearest)
     return jump._replace(topics=divide(jump.topics, jnp.sum(jump.topics, axis=0)[None, :], nearest.topics))
+
+
+def _size(change: GammaPoisson) -> Float[Array, ""]:
+    return jnp.sum(change.topics**2) + jnp.sum(change.shapes**2) + change.rate**2
 
 
 def inverse_digamma(value: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -103,6 +103,7 @@ def _refine(
     update_concentration: bool,
 ) -> Refined:
     variables = described(table)
+    real = variables.offsets[:-1][variables.real]
     weights = average_weights(table.row_weights, table.num_rows, params.tables.dtype)
     floats = floats_per_row(params, table)
     totals, floor = overall_counts(table, weights)
@@ -123,7 +124,7 @@ def _refine(
     def update(params: MixedMembership, sums: _Sums) -> MixedMembership:
         tables, _ = normalize_blocks(sums.counts, params.tables, variables)
         means, variances = _update_real(params, sums, floor, variables)
-        tables = tables.at[variables.offsets[:-1][variables.real]].set(means)
+        tables = tables.at[real].set(means)
         concentration = params.concentration
         if update_concentration:
             concentration = update_prior(concentration, sums.log_mean)
@@ -133,12 +134,19 @@ def _refine(
         # No zero that EM would not leave. Means of real variables may be anything.
         positive = jax.tree.map(lambda one, two: jnp.maximum(one, two / LARGEST_SHRINKAGE), jump, nearest)
         tables, _ = normalize_blocks(positive.tables, nearest.tables, variables)
-        real = variables.offsets[:-1][variables.real]
         variances = None if positive.variances is None else jnp.maximum(positive.variances, floor)
         return MixedMembership(positive.concentration, tables.at[real].set(jump.tables[real]), variances)
 
+    def size(change: MixedMembership) -> Float[Array, ""]:
+        tables, variances = change.tables, jnp.zeros(0, change.tables.dtype)
+        if params.variances is not None and change.variances is not None:
+            # In units of the deviations that EM starts with.
+            tables = tables.at[real].divide(jnp.sqrt(params.variances)[:, None])
+            variances = change.variances / params.variances
+        return jnp.sum(change.concentration**2) + jnp.sum(tables**2) + jnp.sum(variances**2)
+
     blended = params._replace(tables=blend_blocks(params.tables, totals, smoothing, variables))
-    return variational_em(local, collect, update, feasible, params, blended, tol, max_iters)
+    return variational_em(local, collect, update, feasible, size, weights, params, blended, tol, max_iters)
 
 
 def _row_sums(params: MixedMembership, rows: Table, weights: Float[Array, " n"], gamma: Float[Array, "n k"]) -> _Sums:
