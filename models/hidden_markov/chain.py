@@ -31,7 +31,7 @@ from latensor.models.hidden_markov.lanes import (
     lanes_of,
     retreat,
 )
-from latensor.models.hidden_markov.products import boundaries_by_products
+from latensor.models.hidden_markov.products import Boundaries, boundaries_by_products
 from latensor.moments import Sequences
 
 FORMS = ("auto", "sequential", "overlapping", "associative")
@@ -120,28 +120,27 @@ _forward_by_overlap = derive_exactly(_forward_walk)
 _backward_by_overlap = derive_exactly(_backward_walk)
 
 
-def _walk_forward(chain: Chain, lanes: Lanes, schedule: Schedule) -> Walked:
+def _find_boundaries(chain: Chain, lanes: Lanes, schedule: Schedule) -> Boundaries | None:
+    """Return what enters the lanes; `None` where that is found on the way, by overlap."""
     if schedule.entry == "overlap":
+        return None
+    if schedule.entry == "products":
+        return boundaries_by_products(chain, lanes)
+    anything = jnp.ones_like(lanes.likelihoods[0])
+    return Boundaries(anything / anything.shape[0], anything)
+
+
+def _walk_forward(chain: Chain, lanes: Lanes, boundaries: Boundaries | None) -> Walked:
+    if boundaries is None:
         return _forward_by_overlap(chain, lanes)
-    walk = _forward_walk(chain, lanes)
-    return walk_from(
-        walk, boundaries_by_products(chain, lanes).before if schedule.entry == "products" else walk.anywhere
-    )
-
-
-def _walk_backward(chain: Chain, lanes: Lanes, filtered: Array, previous: Array, schedule: Schedule) -> Walked:
-    if schedule.entry == "overlap":
-        return _backward_by_overlap(chain, lanes, filtered, previous)
-    walk = _backward_walk(chain, lanes, filtered, previous)
-    return walk_from(
-        walk, boundaries_by_products(chain, lanes).after if schedule.entry == "products" else walk.anywhere
-    )
+    return walk_from(_forward_walk(chain, lanes), boundaries.before)
 
 
 @partial(jax.jit, static_argnames="schedule")
 def forward(chain: Chain, schedule: Schedule) -> Float[Array, " N"]:
     """Return `log P(x_t | x_{<t})` for every step, up to the scale of the likelihoods."""
-    _, (_, scales) = _walk_forward(chain, lanes_of(chain, schedule.length), schedule)
+    lanes = lanes_of(chain, schedule.length)
+    _, (_, scales) = _walk_forward(chain, lanes, _find_boundaries(chain, lanes, schedule))
     return jnp.log(join_lanes(scales, chain.first.shape[0]))
 
 
@@ -161,9 +160,12 @@ def forward_backward(chain: Chain, weights: Float[Array, " N"], schedule: Schedu
 
     """
     lanes = lanes_of(chain, schedule.length)
-    before, (filtered, scales) = _walk_forward(chain, lanes, schedule)
+    boundaries = _find_boundaries(chain, lanes, schedule)
+    before, (filtered, scales) = _walk_forward(chain, lanes, boundaries)
     previous = jnp.concatenate([before[None], filtered[:-1]])
-    _, (posterior, seen, chance) = _walk_backward(chain, lanes, filtered, previous, schedule)
+    parts = (chain, lanes, filtered, previous)
+    walked = _backward_by_overlap(*parts) if boundaries is None else walk_from(_backward_walk(*parts), boundaries.after)
+    posterior, seen, chance = walked.outputs
     # P(h_{t−1}, h_t | x) is proportional to `previous[i] T[i, j] seen[j]`, with the sum `chance`.
     inside = cut_into_lanes(jnp.where(chain.first, 0, weights), schedule.length)
     pairs = _sum_products(previous * divide(inside, chance)[:, None, :], seen) * chain.transition
