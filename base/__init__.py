@@ -31,12 +31,14 @@ from latensor.base._checks import (
     read_numbers,
 )
 from latensor.base._compile import name_bad_arguments, small_jit
+from latensor.base._implicit import attach_tangent, freeze, open_function, solve_fixed_point
 from latensor.base._input import missing_hint
 
 __all__ = [
     "as_float",
     "as_int32",
     "as_numbers",
+    "attach_tangent",
     "check_axes",
     "check_bool",
     "check_integer",
@@ -50,14 +52,17 @@ __all__ = [
     "einsum",
     "first_entry",
     "float_type",
+    "freeze",
     "is_concrete",
     "machine_epsilon",
     "matmul",
     "merge_missing",
     "missing_hint",
     "name_bad_arguments",
+    "open_function",
     "positive_or_one",
     "read_numbers",
     "small_jit",
     "smallest_normal",
+    "solve_fixed_point",
 ]

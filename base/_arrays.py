@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Integer, Num
 
+from latensor.base._implicit import attach_tangent, freeze
+
 
 def matmul(first: Array, *others: Array) -> Array:
     """Return the product of two or more matrices, from left to right, in full precision.
@@ -47,6 +49,7 @@ def divide_by_largest(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     for a huge `x` is such a number. So everything is moved by half of the range first, and the digits of the smallest
     numbers are read off their bits.
     """
+    given, values = values, freeze(values)
     finfo = jnp.finfo(values.dtype)
     half = finfo.maxexp // 2
     bits = lax.bitcast_convert_type(values, jnp.int32 if finfo.bits == 32 else jnp.int64)
@@ -54,7 +57,13 @@ def divide_by_largest(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     digits = bits.astype(values.dtype) * 2.0 ** (finfo.minexp - finfo.nmant + half)
     raised = jnp.where(subnormal, digits, values * 2.0**half)
     moved = jnp.where(jnp.max(values) < 1, raised, values * 2.0**-half)
-    return moved / positive_or_one(jnp.max(moved))
+    # With a derivative of its own: that of the steps would leave the range.
+    return attach_tangent(_ratio_tangent, moved / positive_or_one(jnp.max(moved)), given)
+
+
+def _ratio_tangent(ratio: Array, values: Array, change: Array) -> Array:
+    largest = jnp.argmax(values)
+    return divide(change - ratio * change.reshape(-1)[largest], jnp.broadcast_to(jnp.max(values), values.shape))
 
 
 def float_type(dtype: Any) -> Any:

@@ -25,9 +25,9 @@ from latensor.decompose._joint import JointDiagonalization, joint_diagonalizatio
 from latensor.decompose._marginals import (
     Marginals,
     composite_likelihood_em,
-    composite_likelihood_em_samples,
     pseudoinverse_marginals,
 )
+from latensor.decompose._marginals_samples import composite_likelihood_em_samples
 from latensor.decompose._match import Matching, column_angles, match_columns, matched_rmse
 from latensor.decompose._noise import noise_variance
 from latensor.decompose._partition import Partitions, partition_variables

@@ -6,14 +6,16 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, divide_by_largest, machine_epsilon, positive_or_one, smallest_normal
+from latensor.base import attach_tangent, divide, divide_by_largest, machine_epsilon, positive_or_one, smallest_normal
 from latensor.decompose._em import Evaluation, expectation_maximization
 
 # A jump keeps at least this fraction of the entries of the EM iterate: an entry of zero would stay zero.
@@ -42,8 +44,11 @@ class Objective(NamedTuple):
 
     def ratio(self, table: Array) -> tuple[Array, Array]:
         """Return `w / OZ`, zero where the weight is zero, and `OZ`."""
-        fitted = jnp.maximum(self.predict(table), smallest_normal(table.dtype))
-        return jnp.where(self.weights > 0, self.weights / fitted, 0), fitted
+        smallest = smallest_normal(table.dtype)
+        fitted = jnp.maximum(self.predict(table), smallest)
+        # A weight of zero still has a derivative, unless its division would leave the floating range.
+        counts = (self.weights > 0) | (fitted > math.sqrt(smallest))
+        return jnp.where(counts, self.weights / jnp.where(counts, fitted, 1), 0), fitted
 
     def multiplier(self, table: Array) -> tuple[Array, Array]:
         """Return `Oᵀ(w / OZ)`, whose product with `Z` is the EM step, and `L(Z)`."""
@@ -63,7 +68,7 @@ def make_objective(
     possible = predict(uniform(shape, weights.dtype)) > 0
     # By the largest first: the sum of large numbers leaves the floating range.
     weights = divide_by_largest(jnp.where(finite, weights, 1))
-    weights = jnp.where(possible, jnp.maximum(weights, 0), 0)
+    weights = jnp.where(possible & (weights >= 0), weights, 0)
     return Objective(predict, adjoint, weights / positive_or_one(jnp.sum(weights)), finite)
 
 
@@ -74,6 +79,32 @@ def uniform(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     thousand rows on.
     """
     return lax.optimization_barrier(jnp.full(shape, 1 / math.prod(shape), dtype))
+
+
+def attach_maximum(
+    gradient: Callable[[Any, Array], Array], table: Float[Array, "..."], parts: Any
+) -> Float[Array, "..."]:
+    """Return the table at which `L` is largest with its derivative by `parts`; `gradient(parts, Z)` is `Oᵀ(w / OZ)`.
+
+    At the maximum `Z > 0` where the gradient is one, and `Z = 0` where it is less, by a slack `s`. In units of `√Z`
+    the change solves `(√Z H √Z + s) y = √Z d(gradient)`, `H = Oᵀ diag(w / (OZ)²) O`, so that entries at the boundary
+    stay there.
+    """
+    return attach_tangent(partial(_maximum_tangent, gradient), table, parts)
+
+
+def _maximum_tangent(gradient: Callable[[Any, Array], Array], table: Array, parts: Any, changes: Any) -> Array:
+    root, slack = jnp.sqrt(table), jnp.maximum(1 - gradient(parts, table), 0)
+    _, change = jax.jvp(lambda parts: gradient(parts, table), (parts,), (changes,))
+
+    def matvec(move: Array) -> Array:
+        _, image = jax.jvp(lambda table: gradient(parts, table), (table,), (root * move,))
+        return slack * move - root * image
+
+    def solve(matvec: Any, right: Array) -> Array:
+        return cg(matvec, right, tol=10 * machine_epsilon(right.dtype), maxiter=2 * right.size + 20)[0]
+
+    return root * lax.custom_linear_solve(matvec, root * change, solve, symmetric=True)
 
 
 def normalize(table: Array, otherwise: Array) -> Array:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from latensor.base import check_axes, check_key, check_option, divide, einsum, matmul, positive_or_one, small_jit
 from latensor.decompose._linalg import check_rank, check_three, least_squares, replace_unless_finite
 from latensor.decompose._simplex import project_columns_to_simplex
+from latensor.decompose._singular import singular_space
 from latensor.decompose._status import Status, status_if, worst
 from latensor.decompose._views import VIEW_METHODS, ViewMethod, check_pairs, decompose_views
 
@@ -77,11 +78,9 @@ class _Bases(NamedTuple):
 def _shared_directions(m12: Array, m13: Array, m23: Array, rank: int) -> _Bases:
     """Return the directions that the first two views share, and those of the third that either shares with it."""
     # The second SVD waits for the first: batches of independent SVDs can deadlock on a CPU.
-    left, values, right = jnp.linalg.svd(m12, full_matrices=False)
-    first, second = left[:, :rank], right[:rank].T
-    seen = jnp.concatenate([matmul(first.T, m13), matmul(second.T, m23)])
-    third = jnp.linalg.svd(seen, full_matrices=False)[2][:rank].T
-    return _Bases((first, second, third), values)
+    pair, values = singular_space(m12, rank)
+    seen = jnp.concatenate([matmul(pair.left.T, m13), matmul(pair.right.T, m23)])
+    return _Bases((pair.left, pair.right, singular_space(seen, rank)[0].right), values)
 
 
 def _fix_scales(factors: Triple, means: Triple) -> tuple[Triple, Float[Array, " k"], Bool[Array, ""]]:

@@ -15,15 +15,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from latensor.base import (
+    attach_tangent,
     check_axes,
     check_key,
     divide,
+    freeze,
     machine_epsilon,
     matmul,
     positive_or_one,
     small_jit,
 )
-from latensor.decompose._linalg import check_number_of, check_rank
+from latensor.decompose._eigenspace import Eigenspace, attach_dense, eigenvectors
+from latensor.decompose._linalg import check_number_of, check_rank, solve_or_zero
 from latensor.decompose._power import Eigenpairs, polish_vectors
 from latensor.decompose._schur import real_eigenvectors
 from latensor.decompose._status import Status, status_if, worst
@@ -71,7 +74,7 @@ def _definite(second: Array, slice_: Array, rank: int) -> _Solution:
     """Whiten by `X ⪰ 0`; the eigenvectors of `WᵀYW` are those of the lemma."""
     whitening = whiten(second, rank)
     inner = matmul(whitening.whitener.T, matmul(slice_, whitening.whitener))
-    ratios, rotation = jnp.linalg.eigh((inner + inner.T) / 2)
+    ratios, rotation = eigenvectors((inner + inner.T) / 2)
     factors = matmul(whitening.unwhitener, rotation)
     return _Solution(factors, jnp.ones_like(ratios), ratios, jnp.int32(0), whitening.status)
 
@@ -82,18 +85,24 @@ def _indefinite(second: Array, slice_: Array, rank: int) -> _Solution:
     With `X = U Λ Uᵀ` and `R = |Λ|^{1/2}`, `J = sign Λ`: `Y X⁻¹` is similar to `(R⁻¹ UᵀYU R⁻¹) J`. The scaling keeps the
     eigenproblem symmetric if `J = I` and close to symmetric if few signs differ.
     """
-    values, vectors = jnp.linalg.eigh((second + second.T) / 2)
-    keep = jnp.argsort(-jnp.abs(values))[:rank]
-    values, vectors = values[keep], vectors[:, keep]
-    eps = machine_epsilon(second.dtype)
+    frozen = freeze(second)
+    all_values, all_vectors = jnp.linalg.eigh((frozen + frozen.T) / 2)
+    keep = jnp.argsort(-jnp.abs(all_values))[:rank]
+    space = attach_dense(
+        second,
+        Eigenspace(all_vectors[:, keep], jnp.diag(all_values[keep])),
+        all_values,
+        all_vectors,
+        jnp.ones(second.shape[0], bool).at[keep].set(False),
+    )
+    seen = matmul(space.vectors.T, (slice_ + slice_.T) / 2, space.vectors)
+    values, eps = all_values[keep], machine_epsilon(second.dtype)
     usable = jnp.abs(values) > second.shape[0] * eps * jnp.max(jnp.abs(values))
     root = jnp.where(usable, jnp.sqrt(jnp.where(usable, jnp.abs(values), 1)), 0)
     signs = jnp.where(values < 0, -1, 1).astype(second.dtype)
 
-    scaled = vectors * divide(1, root)[None, :]
-    inner = matmul(scaled.T, matmul(slice_, scaled))
-    eigen = real_eigenvectors((inner + inner.T) / 2 * signs[None, :])
-    factors = matmul(vectors * root[None, :], eigen.vectors)
+    inverse = divide(1, root)
+    eigen = real_eigenvectors(inverse[:, None] * freeze(seen) * (inverse * signs)[None, :])
     # In the scaled space X is J = Ṽ D Ṽᵀ, so ṼᵀJṼ = D⁻¹ because the columns are J-orthogonal.
     inverse_weights = jnp.sum(eigen.vectors * signs[:, None] * eigen.vectors, axis=0)
     vanished = ~(jnp.abs(inverse_weights) > eps)
@@ -103,7 +112,34 @@ def _indefinite(second: Array, slice_: Array, rank: int) -> _Solution:
         # Complex eigenvalues never deflate, and make a column J-orthogonal to itself: no real B exists.
         status_if(~eigen.converged | jnp.any(vanished), Status.DEGENERATE),
     )
-    return _Solution(factors, weights, eigen.values, eigen.num_iters, status)
+    solution = _Coordinates(root[:, None] * eigen.vectors, weights, eigen.values)
+    coordinates, weights, ratios = attach_tangent(_indefinite_tangent, solution, (space.inner, seen))
+    return _Solution(matmul(space.vectors, coordinates), weights, ratios, eigen.num_iters, status)
+
+
+class _Coordinates(NamedTuple):
+    """The lemma within the column space: `UᵀXU = C diag(weights) Cᵀ`, and `Uᵀ Y U` with the ratios beside them."""
+
+    columns: Float[Array, "k k"]
+    weights: Float[Array, " k"]
+    ratios: Float[Array, " k"]
+
+
+def _indefinite_tangent(
+    solution: _Coordinates, inputs: tuple[Array, Array], changes: tuple[Array, Array]
+) -> _Coordinates:
+    """Differentiate `(UᵀYU) (UᵀXU)⁻¹ C = C diag(ratios)`."""
+    columns, _, ratios = solution
+    inner, seen = inputs
+    identity = jnp.eye(inner.shape[0], dtype=inner.dtype)
+    inverse, back = solve_or_zero(inner, identity), solve_or_zero(columns, identity)
+    moved = matmul(changes[1] - matmul(seen, inverse, changes[0]), inverse)
+    turned = matmul(back, moved, columns)
+    gaps = ratios[None, :] - ratios[:, None]
+    same = jnp.abs(gaps) <= 10 * machine_epsilon(gaps.dtype) * jnp.max(jnp.abs(ratios))
+    change = matmul(columns, jnp.where(same, 0, turned / jnp.where(same, 1, gaps)))
+    within = matmul(back, changes[0] - matmul(change, back, inner) - matmul(inner, back.T, change.T), back.T)
+    return _Coordinates(change, jnp.diagonal(within), jnp.diagonal(turned))
 
 
 @small_jit(static_argnames=("rank", "definite"))
@@ -131,8 +167,8 @@ def simultaneous_diagonalization(
         raise ValueError(f"slice: expected the shape of second, {second.shape}; got {slice.shape}")
     check_rank(rank, second.shape[0])
     solution = (_definite if definite else _indefinite)(second, slice, rank)
-    lengths = jnp.linalg.norm(solution.factors, axis=0)
-    factors = solution.factors / positive_or_one(lengths)[None, :]
+    lengths = jnp.sqrt(positive_or_one(jnp.sum(solution.factors**2, axis=0)))
+    factors = solution.factors / lengths[None, :]
     second_weights = solution.weights * lengths**2
     slice_weights = solution.ratios * second_weights
     gap = _gap(solution.ratios)

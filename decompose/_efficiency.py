@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from latensor.base import check_axes, machine_epsilon, matmul, small_jit
-from latensor.decompose._linalg import pseudoinverse
+from latensor.decompose._singular import pseudoinverse
 
 
 class MarginalVariances(NamedTuple):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import machine_epsilon
+from latensor.base import freeze, machine_epsilon, open_function, solve_fixed_point
 from latensor.decompose._status import Status, status_if, worst
 
 Params = TypeVar("Params")
@@ -123,13 +123,18 @@ def expectation_maximization(
     Returns:
       `EMResult`. Its status is `MAX_ITERS` unless the step was done or `|gain| ≤ max(tol, 100 machine epsilons)`.
 
+    The derivative of the parameters is that of a fixed point of the step, by whatever arrays `step` holds; it does not
+    depend on the start. The objective is a constant to derivatives.
+
     Cost: one evaluation of `step` per update, and one for the start. A batch under `vmap` runs to its slowest lane;
     finished lanes keep their result.
 
     """
+    opened, parts = open_function(step, start)
+    frozen = freeze(parts)
 
     def evaluate(params: Params) -> _Point:
-        at = step(params)
+        at = opened(frozen, params)
         return _Point(params, Evaluation(at.updated, jnp.asarray(at.objective), jnp.asarray(at.done)))
 
     # The loop holds the only copy of `step`: the start is evaluated there as well, so the first state is a placeholder.
@@ -152,7 +157,10 @@ def expectation_maximization(
             )
         return state._replace(num_evaluations=state.num_evaluations + 1)
 
-    return _result(rules, lax.while_loop(rules.unfinished, advance, first))
+    result = _result(rules, lax.while_loop(rules.unfinished, advance, freeze(first)))
+    tolerance = _ROUNDING * machine_epsilon(dtype)
+    params = solve_fixed_point(lambda parts, at: opened(parts, at).updated, result.params, parts, tolerance)
+    return result._replace(params=params)
 
 
 def _first_state(start: _Point, accelerate: bool) -> _State:

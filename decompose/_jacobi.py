@@ -21,14 +21,17 @@ based non-orthogonal matrix joint diagonalization, QRJ1D (rotations and shears).
 ours.
 """
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, einsum, machine_epsilon, matmul, positive_or_one
+from latensor.base import attach_tangent, divide, einsum, freeze, machine_epsilon, matmul, positive_or_one
+from latensor.decompose._linalg import solve_or_zero
 
 
 class Sweeps(NamedTuple):
@@ -62,7 +65,11 @@ def sweep_until_diagonal(
     tol: Float[Array, ""],
     max_sweeps: Int[Array, ""] | int,
 ) -> Sweeps:
-    """Sweep until no pair moves by more than `tol`, relative to the matrices in their original coordinates."""
+    """Sweep until no pair moves by more than `tol`, relative to the matrices in their original coordinates.
+
+    The derivative of the basis is that of the equations that it solves, whatever the start.
+    """
+    given, matrices, basis = matrices, freeze(matrices), freeze(basis)
     norm = jnp.sqrt(jnp.sum(matrices**2))
 
     def unfinished(state: Sweeps) -> Array:
@@ -74,7 +81,26 @@ def sweep_until_diagonal(
             basis, change = _step(*_scale(*_shear(*_scale(rotated, basis))))
         return Sweeps(basis, change / positive_or_one(norm), state.num_iters + 1)
 
-    return lax.while_loop(unfinished, sweep, Sweeps(basis, jnp.full((), jnp.inf, basis.dtype), jnp.int32(0)))
+    last = lax.while_loop(unfinished, sweep, Sweeps(basis, jnp.full((), jnp.inf, basis.dtype), jnp.int32(0)))
+    return last._replace(basis=attach_tangent(partial(_tangent, orthogonal), last.basis, given))
+
+
+def _stationarity(orthogonal: bool, basis: Array, matrices: Array) -> Array:
+    """Return what does not change as long as `off` is least: its derivatives, and the lengths of the rows of `B`."""
+    turned = congruence(basis, matrices)
+    diagonals = diagonals_of(turned)
+    identity = jnp.eye(basis.shape[0], dtype=basis.dtype)
+    if orthogonal:
+        gaps = diagonals[:, :, None] - diagonals[:, None, :]
+        unit = positive_or_one(jnp.sum(freeze(diagonals) ** 2))
+        return jnp.sum(gaps * turned, axis=0) + unit * (matmul(basis, basis.T) - identity)
+    return jnp.where(identity > 0, jnp.diag(jnp.sum(diagonals**2, axis=0)), _gradient(turned, diagonals))
+
+
+def _tangent(orthogonal: bool, basis: Array, matrices: Array, change: Array) -> Array:
+    _, right = jax.jvp(lambda matrices: _stationarity(orthogonal, basis, matrices), (matrices,), (change,))
+    system = jax.jacfwd(lambda basis: _stationarity(orthogonal, basis, matrices))(basis)
+    return -solve_or_zero(system.reshape(basis.size, basis.size), right.reshape(-1)).reshape(basis.shape)
 
 
 def _tournament(size: int) -> np.ndarray:
@@ -149,8 +175,7 @@ def _step(matrices: Array, basis: Array) -> tuple[Array, Array]:
     eps = machine_epsilon(basis.dtype)
     identity = jnp.eye(basis.shape[0], dtype=basis.dtype)
     diagonals = diagonals_of(matrices)
-    gradient = einsum("lin,ljn->ij", matrices, matrices)
-    gradient = (gradient - jnp.sum(diagonals[:, :, None] * matrices, axis=0)) * (1 - identity)
+    gradient = _gradient(matrices, diagonals) * (1 - identity)
     curvature = jnp.sum(matrices**2, axis=(0, 2))[None, :] - jnp.sum(matrices**2, axis=0)
     cross = matmul(diagonals.T, diagonals)
     product = curvature * curvature.T
@@ -163,6 +188,11 @@ def _step(matrices: Array, basis: Array) -> tuple[Array, Array]:
     lengths = row_lengths(basis)
     change = jnp.max(jnp.sqrt(jnp.abs(gradient * wanted)) / (lengths[:, None] * lengths[None, :]))
     return jnp.where(accept, matmul(stepped, basis), basis), change
+
+
+def _gradient(matrices: Array, diagonals: Array) -> Array:
+    """Return `g_ij = Σ_l Σ_{n≠i} A_l[i,n] A_l[j,n]`; meaningless on the diagonal."""
+    return einsum("lin,ljn->ij", matrices, matrices) - jnp.sum(diagonals[:, :, None] * matrices, axis=0)
 
 
 def _off(matrices: Array) -> Array:

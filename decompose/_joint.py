@@ -17,8 +17,8 @@ from latensor.base import (
     check_axes,
     check_key,
     check_option,
-    divide,
     einsum,
+    freeze,
     machine_epsilon,
     matmul,
     positive_or_one,
@@ -26,6 +26,7 @@ from latensor.base import (
 )
 from latensor.decompose._jacobi import congruence, diagonals_of, row_lengths, sweep_until_diagonal
 from latensor.decompose._linalg import check_number_of
+from latensor.decompose._singular import pseudoinverse
 from latensor.decompose._status import Status, status_if, worst
 
 Method = Literal["ojd0", "ojd1", "nojd0", "nojd1"]
@@ -63,10 +64,7 @@ def _fit_diagonals(matrices: Array, factors: Array) -> Array:
     """Return the diagonals that fit the matrices best, by least squares."""
     products = diagonals_of(congruence(factors.T, matrices))
     # The squared inner products are those of the u_h u_hᵀ. Columns that coincide share their diagonal.
-    values, vectors = jnp.linalg.eigh(matmul(factors.T, factors) ** 2)
-    usable = values > factors.shape[0] * machine_epsilon(factors.dtype) * values[-1]
-    inverse = divide(1, jnp.where(usable, values, 0))
-    return matmul(matmul(products, vectors) * inverse[None, :], vectors.T)
+    return matmul(products, pseudoinverse(matmul(factors.T, factors) ** 2))
 
 
 def _random_weights(key: Array, num_projections: int, matrices: Array) -> Array:
@@ -77,7 +75,7 @@ def _random_weights(key: Array, num_projections: int, matrices: Array) -> Array:
 
 def _plug_in_weights(diagonals: Array) -> Array:
     """Return `(k, m)` weights of length one, each orthogonal to the diagonals of all other components."""
-    weights = jnp.linalg.pinv(diagonals)
+    weights = pseudoinverse(diagonals)
     return weights / positive_or_one(row_lengths(weights))[:, None]
 
 
@@ -93,7 +91,7 @@ def _is_arbitrary(matrices: Array, diagonals: Array, orthogonal: bool) -> Bool[A
     if orthogonal:
         return arbitrary
     # A common null vector: a component without weight in any matrix can point anywhere unless U is orthogonal.
-    values = jnp.linalg.svd(matrices.reshape(-1, k), compute_uv=False)
+    values = jnp.linalg.svd(freeze(matrices).reshape(-1, k), compute_uv=False)
     return arbitrary | (values[-1] <= rounding * values[0])
 
 

@@ -4,9 +4,18 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.linalg import lu_factor
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import check_axes, check_integer, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+from latensor.base import (
+    check_axes,
+    check_integer,
+    freeze,
+    machine_epsilon,
+    matmul,
+    positive_or_one,
+    smallest_normal,
+)
 
 # More starts, slices or components than this are a slip: their arrays do not fit into memory.
 _MOST = 1 << 20
@@ -43,23 +52,6 @@ def replace_unless_finite(arrays: tuple[Array, ...]) -> tuple[tuple[Array, ...],
     return tuple(jnp.where(finite, array, 1) for array in arrays), finite
 
 
-def pseudoinverse_of_rank(matrix: Float[Array, "m n"], rank: int) -> tuple[Float[Array, "n m"], Bool[Array, ""]]:
-    """Return the pseudoinverse of the best approximation of rank `rank`, and whether the matrix has that rank.
-
-    Directions at rounding level are left out.
-    """
-    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
-    floor = max(matrix.shape) * machine_epsilon(matrix.dtype) * values[0]
-    usable = values[:rank] > floor
-    inverse = divide(1, jnp.where(usable, values[:rank], 0))
-    return matmul(right[:rank].T * inverse[None, :], left[:, :rank].T), jnp.all(usable)
-
-
-def pseudoinverse(matrix: Float[Array, "d k"]) -> Float[Array, "k d"]:
-    """Return `(OᵀO)⁻¹Oᵀ`, leaving out directions in which the columns are linearly dependent."""
-    return pseudoinverse_of_rank(matrix, min(matrix.shape))[0]
-
-
 def least_squares(columns: Float[Array, "d k"], target: Float[Array, " d"]) -> Float[Array, " k"]:
     """Return the solution of `columns y = target`, from normal equations with unit columns and a ridge of rounding."""
     gram = matmul(columns.T, columns)
@@ -68,6 +60,14 @@ def least_squares(columns: Float[Array, "d k"], target: Float[Array, " d"]) -> F
     gram = gram + 10 * machine_epsilon(gram.dtype) * jnp.eye(gram.shape[0], dtype=gram.dtype)
     right = matmul(columns.T, target) / lengths
     return jnp.linalg.solve(gram, right) / lengths
+
+
+def solve_or_zero(system: Float[Array, "m m"], right: Float[Array, "m ..."]) -> Float[Array, "m ..."]:
+    """Return the solution of a linear system, linear in `right`; zeros where the system is singular."""
+    pivots = jnp.abs(jnp.diagonal(lu_factor(freeze(system))[0]))
+    regular = jnp.min(pivots) > machine_epsilon(system.dtype) * jnp.max(pivots)
+    system = jnp.where(regular, system, jnp.eye(system.shape[0], dtype=system.dtype))
+    return jnp.linalg.solve(system, jnp.where(regular, right, 0))
 
 
 def orthonormal_basis(columns: Float[Array, "d r"]) -> Float[Array, "d r"]:

@@ -11,10 +11,8 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 """
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -23,27 +21,25 @@ from latensor.base import (
     as_numbers,
     check_axes,
     einsum,
+    freeze,
     machine_epsilon,
-    matmul,
-    name_bad_arguments,
     small_jit,
 )
 from latensor.decompose._composite import (
     Maximum,
     Objective,
+    attach_maximum,
     make_objective,
     maximize_by_em,
     maximize_by_newton,
     normalize,
     uniform,
 )
-from latensor.decompose._linalg import pseudoinverse
+from latensor.decompose._singular import pseudoinverse
 from latensor.decompose._status import Status, status_if, worst
 
 # Newton systems are solved up to this number of joint states; beyond it, EM is extrapolated.
 _NEWTON_UP_TO = 512
-# Rows that are summed at a time.
-_BLOCK = 1024
 
 
 class Marginals(NamedTuple):
@@ -80,7 +76,7 @@ def _curvature(weights: Array, conditionals: tuple[Array, ...]) -> Array:
 
 
 def _check(counts: Any, conditionals: Any) -> tuple[Array, tuple[Array, ...]]:
-    matrices = _check_matrices("conditionals", conditionals, "categories states")
+    matrices = check_matrices("conditionals", conditionals, "categories states")
     sizes = tuple(matrix.shape[0] for matrix in matrices)
     table = as_float(as_numbers("counts", counts, f"numbers {sizes}"))
     if table.shape != sizes:
@@ -88,17 +84,19 @@ def _check(counts: Any, conditionals: Any) -> tuple[Array, tuple[Array, ...]]:
     return table, matrices
 
 
-def _check_matrices(name: str, matrices: Any, axes: str) -> tuple[Array, ...]:
+def check_matrices(name: str, matrices: Any, axes: str) -> tuple[Array, ...]:
+    """Return matrices whose axes are named by `axes`, one per mode."""
     if not isinstance(matrices, tuple | list) or not matrices:
         raise ValueError(f"{name}: expected a tuple of matrices ({axes.replace(' ', ', ')}), one per mode; got none")
     return tuple(check_axes(name, matrix, axes) for matrix in matrices)
 
 
-def _tolerance(tol: float | Array | None, dtype: jnp.dtype) -> Array:
+def tolerance_of(tol: float | Array | None, dtype: jnp.dtype) -> Array:
+    """Return the gap at which to stop."""
     return jnp.asarray(max(1e-6, 100 * machine_epsilon(dtype)) if tol is None else tol, dtype)
 
 
-def _certify(objective: Objective, maximum: Maximum, tol: Array) -> Marginals:
+def certify(objective: Objective, maximum: Maximum, tol: Array) -> Marginals:
     """Compute the likelihood of a table and its gap, which decides on the status."""
     gradient, value = objective.multiplier(maximum.table)
     gap = jnp.maximum(jnp.max(gradient) - 1, 0)
@@ -160,99 +158,34 @@ def composite_likelihood_em(
     Cost: `O(Π d · k)` per evaluation, and `O(K³)` per Newton step with `K` joint states.
 
     """
-    counts, conditionals = _check(counts, conditionals)
-    transposed = tuple(matrix.T for matrix in conditionals)
-    shape, tol = tuple(matrix.shape[1] for matrix in conditionals), _tolerance(tol, counts.dtype)
-    objective = make_objective(
-        lambda table: _apply(table, conditionals), lambda ratio: _apply(ratio, transposed), counts, shape
-    )
+    given = _check(counts, conditionals)
+    counts, conditionals = freeze(given)
+    shape, tol = tuple(matrix.shape[1] for matrix in conditionals), tolerance_of(tol, counts.dtype)
+    objective = _table_objective(counts, conditionals)
     begin = uniform(shape, counts.dtype)
     if start is not None:
-        given = as_float(as_numbers("start", start, "a distribution of the states"))
-        if given.shape != shape:
-            raise ValueError(f"start: expected shape {shape}, the states of the conditionals; got {given.shape}")
-        begin = normalize(given, begin)
+        first = as_float(as_numbers("start", start, "a distribution of the states"))
+        if first.shape != shape:
+            raise ValueError(f"start: expected shape {shape}, the states of the conditionals; got {first.shape}")
+        begin = normalize(freeze(first), begin)
     if accelerate and math.prod(shape) <= _NEWTON_UP_TO:
         limit = jnp.asarray(max_iters, jnp.int32)
         best = maximize_by_newton(objective, lambda weights: _curvature(weights, conditionals), begin, tol, limit)
     else:
         best = maximize_by_em(objective, begin, tol, max_iters, accelerate)
-    return _certify(objective, best, tol)
+    marginals = certify(objective, best, tol)
+    return marginals._replace(table=attach_maximum(_table_gradient, marginals.table, given))
 
 
-def _sum_of_products(left: Float[Array, "n a"], right: Float[Array, "n b"]) -> Float[Array, "a b"]:
-    """Return `leftᵀ right`, summed block by block.
+def _table_objective(counts: Array, conditionals: tuple[Array, ...]) -> Objective:
+    transposed = tuple(matrix.T for matrix in conditionals)
+    return make_objective(
+        lambda table: _apply(table, conditionals),
+        lambda ratio: _apply(ratio, transposed),
+        counts,
+        tuple(matrix.shape[1] for matrix in conditionals),
+    )
 
-    XLA on CPU adds the rows of small products up one by one: in float32 a hundred thousand of them cost two digits.
-    """
-    n = left.shape[0]
-    whole = n - n % _BLOCK
-    blocks = (part[:whole].reshape(-1, _BLOCK, part.shape[1]) for part in (left, right))
-    return jnp.sum(einsum("cna,cnb->cab", *blocks), axis=0) + matmul(left[whole:].T, right[whole:])
 
-
-@name_bad_arguments(("accelerate", "newton"))
-@partial(jax.jit, static_argnames=("accelerate", "newton"))
-def composite_likelihood_em_samples(
-    likelihoods: tuple[Float[Array, "n _"], ...],
-    row_weights: Float[Array, " n"] | None = None,
-    *,
-    tol: float | Float[Array, ""] | None = None,
-    max_iters: int | Int[Array, ""] = 1_000,
-    accelerate: bool = True,
-    newton: bool = False,
-) -> Marginals:
-    """Maximize the composite likelihood of samples: `composite_likelihood_em` without a table.
-
-    Args:
-      likelihoods: `(n, k_v)` per mode, `P(x_v | h_v)` of each sample's view for each state: rows of `O_v` for
-        categorical views, densities for real ones. Rows may be scaled arbitrarily.
-      row_weights: `(n,)`, how often each sample was seen; default: once. They need not sum to one.
-      tol: as for `composite_likelihood_em`.
-      max_iters: as for `composite_likelihood_em`.
-      accelerate: extrapolate wherever that raises the likelihood. False: plain EM.
-      newton: take Newton steps instead, `O(n K²)` each for `K` joint states: a dozen, where EM takes hundreds.
-
-    Returns:
-      `Marginals`; its `log_likelihood` is that of the likelihoods as given.
-
-    Cost: `O(n Π k)` per evaluation.
-
-    """
-    likelihoods = _check_matrices("likelihoods", likelihoods, "n states")
-    rows = {part.shape[0] for part in likelihoods}
-    if len(rows) != 1:
-        raise ValueError(f"likelihoods: expected one matrix (n, states) per mode, all with n rows; got {rows}")
-    n, first = rows.pop(), likelihoods[0]
-    shape = tuple(part.shape[1] for part in likelihoods)
-    weights = jnp.ones(n, first.dtype) if row_weights is None else check_axes("row_weights", row_weights, "n")
-    if weights.shape != (n,):
-        raise ValueError(f"row_weights: expected one per row, shape ({n},); got shape {weights.shape}")
-    weights = weights.astype(first.dtype)
-
-    def predict(table: Array) -> Array:
-        fitted = matmul(first, table.reshape(table.shape[0], -1))
-        for part in likelihoods[1:]:
-            fitted = jnp.sum(part[:, :, None] * fitted.reshape(n, part.shape[1], -1), axis=1)
-        return fitted.reshape(n)
-
-    def spread(parts: tuple[Array, ...]) -> Array:
-        product = jnp.ones((n, 1), first.dtype)
-        for part in parts:
-            product = (product[:, :, None] * part[:, None, :]).reshape(n, -1)
-        return product
-
-    def adjoint(ratio: Array) -> Array:
-        return _sum_of_products(ratio[:, None] * first, spread(likelihoods[1:])).reshape(shape)
-
-    def curvature(ratio: Array) -> Array:
-        rows = spread(likelihoods)
-        return _sum_of_products(ratio[:, None] * rows, rows)
-
-    objective = make_objective(predict, adjoint, weights, shape)
-    tol, begin = _tolerance(tol, weights.dtype), uniform(shape, weights.dtype)
-    if newton:
-        best = maximize_by_newton(objective, curvature, begin, tol, jnp.asarray(max_iters, jnp.int32))
-    else:
-        best = maximize_by_em(objective, begin, tol, max_iters, accelerate)
-    return _certify(objective, best, tol)
+def _table_gradient(parts: tuple[Array, tuple[Array, ...]], table: Array) -> Array:
+    return _table_objective(*parts).multiplier(table)[0]

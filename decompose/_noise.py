@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import check_axes, check_mask, small_jit
+from latensor.base import attach_tangent, check_axes, check_mask, freeze, small_jit
+from latensor.decompose._eigenspace import Eigenspace, attach_dense
 from latensor.decompose._linalg import check_rank
 from latensor.decompose._whiten import whiten_operator
 
@@ -37,15 +38,26 @@ def noise_space(covariance: Float[Array, "d d"], rank: int, included: Bool[Array
     included = jnp.ones(d, bool) if included is None else included
     count = jnp.sum(included, dtype=jnp.int32)
     kept = jnp.where(included[:, None] & included[None, :], covariance, 0)
+    frozen = freeze(kept)
     # Excluded dimensions get eigenvalues below all others, and so come first.
-    below = -2 * jnp.linalg.norm(kept)
-    values, vectors = jnp.linalg.eigh((kept + kept.T) / 2 + jnp.diag(jnp.where(included, 0, below)))
+    below = -2 * jnp.linalg.norm(frozen)
+    values, vectors = jnp.linalg.eigh((frozen + frozen.T) / 2 + jnp.diag(jnp.where(included, 0, below)))
     place, number = jnp.arange(d), _num_noise(count, rank)
     noise = (place >= d - count) & (place < d - count + number)
     is_signal = place[d - rank :] >= d - count + number
     signal = jnp.where(included[:, None] & is_signal[None, :], vectors[:, d - rank :], 0)
+    inner = jnp.diag(jnp.where(is_signal, values[d - rank :], 0))
+    space = attach_dense(kept, Eigenspace(signal, inner), values, vectors, place < d - count + number)
     total = number.astype(values.dtype)
-    return NoiseSpace(jnp.sum(jnp.where(noise, values, 0)) / total, signal, total)
+    variance = jnp.sum(jnp.where(noise, values, 0)) / total
+    return NoiseSpace(attach_tangent(_variance_tangent, variance, (kept, space.inner, total)), space.vectors, total)
+
+
+def _variance_tangent(
+    solution: Array, inputs: tuple[Array, Array, Array], changes: tuple[Array, Array, Array]
+) -> Array:
+    """Return the change of the mean of what is left of the trace."""
+    return (jnp.trace(changes[0]) - jnp.trace(changes[1])) / inputs[2]
 
 
 @small_jit(static_argnames="rank")

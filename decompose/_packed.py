@@ -18,12 +18,16 @@ class Packed(NamedTuple):
     scale: Float[Array, ""]
 
 
+def symmetric_part(tensor: Float[Array, "k k k"]) -> Float[Array, "k k k"]:
+    """Return the average of a tensor over all orders of its modes."""
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    return sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders)
+
+
 def pack(tensor: Float[Array, "k k k"]) -> Packed:
     """Pack the symmetric part of a tensor, divided by its largest entry so that its squares stay in range."""
     scale = positive_or_one(jnp.max(jnp.abs(tensor)))
-    tensor = tensor / scale
-    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
-    tensor = sum((jnp.transpose(tensor, order) for order in orders), jnp.zeros_like(tensor)) / len(orders)
+    tensor = symmetric_part(tensor / scale)
     first, second = np.triu_indices(tensor.shape[0])
     multiplicity = jnp.asarray(np.where(first == second, 1.0, 2.0), tensor.dtype)
     return Packed(tensor[:, first, second], multiplicity, scale)

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_key, divide, machine_epsilon, matmul, small_jit
+from latensor.base import check_axes, check_key, divide, freeze, machine_epsilon, matmul, small_jit
 from latensor.decompose._linalg import check_number_of, check_rank, nearest_orthonormal
 from latensor.decompose._packed import Packed, image, pack, squares, unexplained, values_at
+from latensor.decompose._power_tangents import attach_eigenpairs
 from latensor.decompose._status import Status, status_if, worst
 
 # Two eigenvectors of an orthogonal tensor are at 90°; closer than 60° they are the same one, found twice.
@@ -186,6 +187,8 @@ def power_method(
       `Eigenpairs`. The status is `DEGENERATE` where two vectors coincide, one slides into another on the whole tensor,
       or a value is not positive; `MAX_ITERS` where the polishing has not met `tol`.
 
+    Derivatives of values and vectors are those of the equations that they solve, not of the iterations.
+
     Cost: `O(k³ · num_restarts)` per step. A batch (restarts, or lanes under `vmap`) runs to its slowest member.
 
     """
@@ -195,7 +198,7 @@ def power_method(
     check_number_of("num_restarts", num_restarts)
     dtype = tensor.dtype
     tol = jnp.asarray(_default_tolerance(dtype) if tol is None else tol, dtype)
-    packed = pack(tensor)
+    packed = pack(freeze(tensor))
 
     def next_component(deflated: Packed, key: Array) -> tuple[Packed, tuple[Array, Array]]:
         starts = jax.random.normal(key, (k, num_restarts), dtype)
@@ -209,7 +212,21 @@ def power_method(
     _, (rows, num_iters) = lax.scan(next_component, packed, jax.random.split(key, rank))
     pairs = _polish(packed, rows.T, tol, max_iters)
     pairs = pairs._replace(num_iters=pairs.num_iters + jnp.sum(num_iters, dtype=jnp.int32))
-    return _orthogonal(packed, pairs, rows.T, max_iters) if orthogonal else pairs
+    return _finish(tensor, packed, pairs, rows.T, max_iters, orthogonal)
+
+
+def _finish(
+    tensor: Float[Array, "k k k"],
+    packed: Packed,
+    pairs: Eigenpairs,
+    start: Float[Array, "k rank"],
+    max_iters: Array | int,
+    orthogonal: bool,
+) -> Eigenpairs:
+    """Make the vectors orthonormal, if they are to be, and attach the derivatives."""
+    pairs = _orthogonal(packed, pairs, start, max_iters) if orthogonal else pairs
+    values, vectors = attach_eigenpairs(tensor, pairs.values, pairs.vectors, orthogonal)
+    return pairs._replace(values=values, vectors=vectors)
 
 
 def polish_vectors(
@@ -219,8 +236,8 @@ def polish_vectors(
     max_iters: int = _MAX_ITERS,
 ) -> Eigenpairs:
     """Polish the vectors of another method; signs are chosen such that `λ > 0`."""
-    packed = pack(tensor)
+    packed, vectors = pack(freeze(tensor)), freeze(vectors)
     signs = jnp.where(values_at(packed, vectors) < 0, -1, 1).astype(vectors.dtype)
     tol = jnp.asarray(_default_tolerance(vectors.dtype), vectors.dtype)
     pairs = _polish(packed, vectors * signs[None, :], tol, max_iters)
-    return _orthogonal(packed, pairs, vectors, max_iters) if orthogonal else pairs
+    return _finish(tensor, packed, pairs, vectors, max_iters, orthogonal)

@@ -16,14 +16,9 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import check_axes, check_key, check_option, einsum, matmul, small_jit
 from latensor.decompose._joint import joint_diagonalization
-from latensor.decompose._linalg import (
-    check_number_of,
-    check_rank,
-    check_three,
-    pseudoinverse_of_rank,
-    replace_unless_finite,
-)
+from latensor.decompose._linalg import check_number_of, check_rank, check_three, replace_unless_finite
 from latensor.decompose._power import power_method
+from latensor.decompose._singular import pseudoinverse_of_rank
 from latensor.decompose._status import Status, status_if, worst
 from latensor.decompose._whiten import whiten
 

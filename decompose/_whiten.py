@@ -18,11 +18,14 @@ from latensor.base import (
     check_integer,
     check_key,
     divide,
+    freeze,
     machine_epsilon,
     matmul,
+    open_function,
     positive_or_one,
     small_jit,
 )
+from latensor.decompose._eigenspace import Eigenspace, attach_dense, attach_operator, take_roots
 from latensor.decompose._linalg import check_rank, orthonormal_basis
 from latensor.decompose._status import Status, status_if, worst
 
@@ -49,9 +52,8 @@ class Whitening(NamedTuple):
     status: Int[Array, ""]
 
 
-def _from_eigenpairs(
-    vectors: Array, values: Array, noise: Array, residual: Array, num_iters: Array, status: Array
-) -> Whitening:
+def _from_eigenspace(space: Eigenspace, noise: Array, residual: Array, num_iters: Array, status: Array) -> Whitening:
+    vectors, values = space.vectors, jnp.diagonal(space.inner)
     # Directions without variance are left out (zero columns, as in a pseudoinverse): dividing by their eigenvalue gives
     # infinities, and flooring it gives huge numbers that drown the other directions.
     # Rounding perturbs eigenvalues by about eps · λ₁; between that and d times that they are used but not trusted.
@@ -59,11 +61,11 @@ def _from_eigenpairs(
     eps = machine_epsilon(values.dtype)
     usable = values > eps * largest
     doubtful = values[-1] <= jnp.maximum(vectors.shape[0] * eps * largest, _NOISE_MARGIN * noise)
-    root = jnp.sqrt(jnp.where(usable, values, 1))
     finite = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(vectors))
+    roots = take_roots(space, usable)
     return Whitening(
-        whitener=jnp.where(usable, 1 / root, 0)[None, :] * vectors,
-        unwhitener=jnp.where(usable, root, 0)[None, :] * vectors,
+        whitener=roots.whitener,
+        unwhitener=roots.unwhitener,
         eigenvalues=values,
         noise=noise,
         residual=residual,
@@ -88,16 +90,20 @@ def whiten(second: Float[Array, "d d"], rank: int) -> Whitening:
       `Whitening`. The status is `RANK_DEFICIENT` where the k-th eigenvalue is not above rounding (`d · eps · λ₁`) or
       not above twice the `noise`. Directions at rounding level get zero columns, so nothing becomes NaN.
 
+    Derivatives are those of the space that the directions span, also where eigenvalues coincide; a whitener is one of
+    many that differ by a rotation, so only what does not depend on the rotation has a derivative.
+
     Cost: one dense `eigh`, `O(d³)`. See `whiten_operator` for large d.
 
     """
     second = check_axes("second", second, "d d")
     check_rank(rank, second.shape[0])
-    values, vectors = jnp.linalg.eigh((second + second.T) / 2)
-    top_values, top_vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
-    return _from_eigenpairs(
-        top_vectors,
-        top_values,
+    frozen = freeze(second)
+    values, vectors = jnp.linalg.eigh((frozen + frozen.T) / 2)
+    space = Eigenspace(vectors[:, ::-1][:, :rank], jnp.diag(values[::-1][:rank]))
+    rest = jnp.arange(second.shape[0]) < second.shape[0] - rank
+    return _from_eigenspace(
+        attach_dense(second, space, values, vectors, rest),
         noise=jnp.maximum(-values[0], 0),
         residual=jnp.zeros((), second.dtype),
         num_iters=jnp.int32(0),
@@ -196,10 +202,12 @@ def whiten_operator(
     eps = machine_epsilon(dtype)
     tol = jnp.asarray(math.sqrt(eps) if tol is None else tol, dtype)
     columns = min(dimension, rank + oversample)
+    product, parts = open_function(operator, jnp.zeros((dimension, columns), dtype))
+    frozen = freeze(parts)
 
     def step(state: _Subspace) -> _Subspace:
         basis = orthonormal_basis(state.image)
-        basis, image, values = _rayleigh_ritz(basis, operator(basis))
+        basis, image, values = _rayleigh_ritz(basis, product(frozen, basis))
         error = jnp.linalg.norm((image - basis * values[None, :])[:, :rank])
         # Rounding alone leaves about eps · λ₁, which further iterations do not remove.
         rounding = 4 * math.sqrt(rank) * eps * jnp.max(jnp.abs(values))
@@ -216,9 +224,9 @@ def whiten_operator(
     one = jnp.ones((), dtype)
     first = _Subspace(start, start, jnp.zeros(columns, dtype), one, -one, jnp.int32(0))
     state = lax.while_loop(unfinished, step, first)
-    return _from_eigenpairs(
-        state.basis[:, :rank],
-        state.values[:rank],
+    space = Eigenspace(state.basis[:, :rank], jnp.diag(state.values[:rank]))
+    return _from_eigenspace(
+        attach_operator(*open_function(operator, space.vectors), space),
         noise=jnp.maximum(-state.values[-1], 0),
         residual=state.residual,
         num_iters=state.num_iters,

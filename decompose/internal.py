@@ -8,12 +8,13 @@ from latensor.decompose._efficiency import (
     reduced_pseudoinverse,
 )
 from latensor.decompose._em import EMResult, Evaluation, expectation_maximization
-from latensor.decompose._linalg import inverse_root, least_squares, pseudoinverse
+from latensor.decompose._linalg import inverse_root, least_squares
 from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_operator
 from latensor.decompose._partitioned import line_up
 from latensor.decompose._pqp import linear_rate_phi, pqp_update, smallest_gamma
 from latensor.decompose._schur import real_eigenvectors
 from latensor.decompose._simplex import to_simplex
+from latensor.decompose._singular import pseudoinverse
 from latensor.decompose._status import finite_status, status_if, worst
 from latensor.decompose._views import VIEW_METHODS, ViewMethod
 from latensor.decompose._whiten import last_direction
