@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Integer, Num
 
-from latensor.base import divide, machine_epsilon, matmul, positive_or_one, smallest_normal
-from latensor.models.hidden_markov.lanes import Chain, floor_probabilities
+from latensor.base import as_int32, divide, machine_epsilon, matmul, positive_or_one, smallest_normal
+from latensor.models.hidden_markov.lanes import Chain, floor_probabilities, small_integer
 from latensor.models.hidden_markov.params import HiddenMarkov, is_real
 from latensor.moments import map_over_rows, sum_over_rows
 from latensor.moments.internal import Observations, spread_view, view_features
@@ -54,31 +54,62 @@ class Scaled(NamedTuple):
     """Logarithms of the scales."""
 
 
-def likelihoods(params: HiddenMarkov, x: Num[Array, "N ..."], *, logs: bool = False) -> Scaled:
-    """Return the likelihood of each observation in each state, the largest of a row scaled to one; or its logarithm.
+def _scale_densities(params: HiddenMarkov, x: Float[Array, "N d"]) -> Scaled:
+    """Return logarithms of the likelihoods of real vectors, the largest of a row zero."""
+    values = _log_densities(params, x)
+    top = jnp.max(values, axis=1)
+    return Scaled(values - top[:, None], top)
+
+
+def _scale_table(params: HiddenMarkov) -> Scaled:
+    """Return the likelihoods of each symbol; all are one where no state can emit it."""
+    tops = jnp.max(params.emission, axis=1)
+    scales = jnp.log(jnp.maximum(tops, smallest_normal(tops.dtype)))
+    return Scaled(divide(params.emission, tops[:, None], 1), scales)
+
+
+def likelihoods(params: HiddenMarkov, x: Num[Array, "N ..."]) -> Scaled:
+    """Return the likelihood of each observation in each state, the largest of a row scaled to one.
 
     A symbol that no state can emit counts as not observed, and costs the logarithm of the smallest number.
     """
     if is_real(params):
-        values = _log_densities(params, x)
-        top = jnp.max(values, axis=1)
-        values = values - top[:, None]
-        return Scaled(jnp.maximum(values, _IMPOSSIBLE) if logs else jnp.exp(values), top)
-    tops = jnp.max(params.emission, axis=1)
-    table = divide(params.emission, tops[:, None], 1)
-    if logs:
-        table = jnp.where(table > 0, jnp.log(positive_or_one(table)), _IMPOSSIBLE)
-    scales = jnp.log(jnp.maximum(tops, smallest_normal(tops.dtype)))
+        values, top = _scale_densities(params, x)
+        return Scaled(jnp.exp(values), top)
+    table, scales = _scale_table(params)
     gathered = view_features(x, jnp.concatenate([table, scales[:, None]], axis=1))
-    unknown = (x < 0) | (x >= tops.shape[0])
-    return Scaled(jnp.where(unknown[:, None], 0 if logs else 1, gathered[:, :-1]), gathered[:, -1])
+    unknown = (x < 0) | (x >= table.shape[0])
+    return Scaled(jnp.where(unknown[:, None], 1, gathered[:, :-1]), gathered[:, -1])
 
 
-def scaled_logs(params: HiddenMarkov, observations: Observations) -> tuple[Float[Array, "N k"], Float[Array, " N"]]:
-    """Return logarithms of the likelihoods, the largest of a row zero, and what was subtracted; zeros where missing."""
-    values, scales = likelihoods(params, observations.x, logs=True)
+class ScaledLogs(NamedTuple):
+    """Logarithms of the likelihoods of each observation, as steps of a chain look them up.
+
+    One for each state, scaled so that the largest is zero, and last that of the scale: `k + 1` rows. All are zero where
+    the observation is missing.
+    """
+
+    values: Float[Array, "N rows"] | Integer[Array, " N"]
+    """Of real vectors, the logarithms. Of symbols, their places in the table: one small number in place of the rows,
+    which for long chains take more time to arrange than the steps do."""
+    table: Float[Array, "rows places"] | None
+    """The logarithms for each symbol; the last place is that of missing ones."""
+
+
+def scaled_logs(params: HiddenMarkov, observations: Observations) -> ScaledLogs:
+    """Return logarithms of the likelihoods and of their scales; zeros where nothing is observed."""
     seen = observations.observed
-    return jnp.where(seen[:, None], values, 0), jnp.where(seen, scales, 0)
+    if is_real(params):
+        values, scales = _scale_densities(params, observations.x)
+        values = jnp.concatenate([jnp.maximum(values, _IMPOSSIBLE), scales[:, None]], axis=1)
+        return ScaledLogs(jnp.where(seen[:, None], values, 0), None)
+    table, scales = _scale_table(params)
+    d = table.shape[0]
+    logs = jnp.where(table > 0, jnp.log(positive_or_one(table)), _IMPOSSIBLE)
+    codes = as_int32(observations.x)
+    places = jnp.where(seen & (codes >= 0) & (codes < d), codes, d)
+    columns = jnp.concatenate([logs.T, scales[None, :]])
+    return ScaledLogs(places.astype(small_integer(d + 1)), jnp.pad(columns, ((0, 0), (0, 1))))
 
 
 def chain_of(params: HiddenMarkov, observations: Observations) -> tuple[Chain, Float[Array, " N"]]:

@@ -161,3 +161,25 @@ def test_the_probability_of_a_path_is_that_of_its_states(precision):
     for t, state in itertools.product(range(100), range(K)):
         other = np.where(np.arange(100) == t, state, path.states)
         assert path_log_probability(params, x, other) <= expected + (1e-9 if precision == "float64" else 1e-4)
+
+
+@pytest.mark.parametrize(("k", "d"), [(3, 255), (3, 256), (257, 4)])
+def test_likeliest_states_of_many_symbols_or_states(k, d):
+    # Symbols and states are looked up as small integers; the sizes are those where one byte is just enough, or not.
+    rng = np.random.default_rng([k, d])
+    parts = rng.dirichlet(np.ones(k)), rng.dirichlet(np.ones(k), k), rng.dirichlet(np.ones(d), k).T
+    x = np.concatenate([[d - 1, 0], rng.integers(0, d, 28)])
+    x[5] = -1
+    initial, transition, emission = (np.log(part) for part in parts)
+    seen = np.where((x < 0)[:, None], 0, emission[x])
+    score, before = initial + seen[0], []
+    for step in seen[1:]:
+        ways = score[:, None] + transition
+        before.append(ways.argmax(axis=0))
+        score = ways.max(axis=0) + step
+    states = [score.argmax()]
+    for ways in reversed(before):
+        states.append(ways[states[-1]])
+    path = hidden_markov.viterbi(HiddenMarkov(*(jnp.asarray(part) for part in parts)), x)
+    np.testing.assert_array_equal(path.states, states[::-1])
+    np.testing.assert_allclose(path.log_probability, score.max(), rtol=1e-5)
