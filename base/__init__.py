@@ -14,6 +14,7 @@ from latensor.base._arrays import (
     matmul,
     positive_or_one,
     smallest_normal,
+    square_root,
 )
 from latensor.base._checks import (
     as_numbers,
@@ -65,4 +66,5 @@ __all__ = [
     "small_jit",
     "smallest_normal",
     "solve_fixed_point",
+    "square_root",
 ]

@@ -42,6 +42,11 @@ def divide(numerator: Any, denominator: Array, otherwise: Any = 0) -> Array:
     return jnp.where(denominator > 0, numerator / positive_or_one(denominator), otherwise)
 
 
+def square_root(values: Array) -> Array:
+    """Return the square root, and zero where a value is not above zero; there the derivative is zero, too."""
+    return jnp.where(values > 0, jnp.sqrt(positive_or_one(values)), 0)
+
+
 def divide_by_largest(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return numbers divided by the largest of them, of any scale; as they are where none is above zero.
 

@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_axes, check_key, check_option, divide, einsum, matmul, positive_or_one, small_jit
+from latensor.base import (
+    check_axes,
+    check_key,
+    check_option,
+    divide,
+    einsum,
+    matmul,
+    positive_or_one,
+    small_jit,
+    square_root,
+)
 from latensor.decompose._linalg import check_rank, check_three, least_squares, replace_unless_finite
 from latensor.decompose._simplex import project_columns_to_simplex
 from latensor.decompose._singular import singular_space
@@ -63,7 +73,7 @@ def _units(mean: Float[Array, " d"], categorical: bool) -> Float[Array, " d"]:
     Powers of two cost no digits, and products of three views stay within the floating range.
     """
     if categorical:
-        return jnp.sqrt(jnp.maximum(mean, 0))
+        return square_root(mean)
     _, exponent = jnp.frexp(positive_or_one(jnp.max(jnp.abs(mean))))
     return jnp.ldexp(jnp.ones_like(mean), exponent)
 

@@ -130,6 +130,15 @@ def eigenvectors(matrix: Float[Array, "k k"]) -> tuple[Float[Array, " k"], Float
     return attach_tangent(_eigenvectors_tangent, (values, vectors), matrix)
 
 
+def dominant_space(matrix: Float[Array, "d d"], rank: int) -> Float[Array, "d rank"]:
+    """Return an orthonormal basis of the space of the `rank` largest eigenvalues, with its derivative."""
+    frozen = freeze(matrix)
+    values, vectors = jnp.linalg.eigh(frozen)
+    space = Eigenspace(vectors[:, -rank:], jnp.diag(values[-rank:]))
+    rest = jnp.arange(matrix.shape[0]) < matrix.shape[0] - rank
+    return attach_dense(matrix, space, values, vectors, rest).vectors
+
+
 class Roots(NamedTuple):
     """`W = U L⁻ᵀ` and `B = U L` with `LLᵀ = UᵀSU`; zero columns where that has no positive eigenvalue."""
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from latensor.base import attach_tangent, check_axes, check_mask, freeze, small_jit
+from latensor.base import attach_tangent, check_axes, check_mask, freeze, small_jit, square_root
 from latensor.decompose._eigenspace import Eigenspace, attach_dense
 from latensor.decompose._linalg import check_rank
 from latensor.decompose._whiten import whiten_operator
@@ -109,5 +109,5 @@ def noise_space_operator(
     number = _num_noise(count, rank)
     is_signal = jnp.arange(rank) < count - number
     variance = (jnp.sum(chosen * diagonal) - jnp.sum(jnp.where(is_signal, top.eigenvalues, 0))) / number
-    scale = jnp.sqrt(jnp.maximum(top.eigenvalues, 0))
+    scale = square_root(top.eigenvalues)
     return NoiseSpace(variance, jnp.where(is_signal[None, :], top.whitener * scale[None, :], 0), number)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_key, check_option, einsum, matmul, small_jit
+from latensor.base import check_axes, check_key, check_option, einsum, matmul, small_jit, square_root
 from latensor.decompose._joint import joint_diagonalization
 from latensor.decompose._linalg import check_number_of, check_rank, check_three, replace_unless_finite
 from latensor.decompose._power import power_method
@@ -110,7 +110,7 @@ def decompose_views(
     down, up = whitening.whitener, whitening.unwhitener
     if method.startswith("nojd"):
         # Without whitening: an orthonormal basis of the same space, in which the components are not orthogonal.
-        down = up = down * jnp.sqrt(jnp.maximum(whitening.eigenvalues, 0))[None, :]
+        down = up = down * square_root(whitening.eigenvalues)[None, :]
     core = einsum("ijl,ia,jb,lc->abc", triple, matmul(carry_u.T, down), matmul(carry_v.T, down), down)
     components = _decompose_core(key, core, method, num_restarts)
 

@@ -7,6 +7,7 @@ from latensor.decompose._efficiency import (
     reduced_conditionals,
     reduced_pseudoinverse,
 )
+from latensor.decompose._eigenspace import dominant_space
 from latensor.decompose._em import EMResult, Evaluation, expectation_maximization
 from latensor.decompose._linalg import inverse_root, least_squares
 from latensor.decompose._noise import NoiseSpace, noise_space, noise_space_operator
@@ -28,6 +29,7 @@ __all__ = [
     "ViewMethod",
     "anchor_capacity",
     "check_anchors",
+    "dominant_space",
     "expectation_maximization",
     "finite_status",
     "inverse_root",

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from latensor.base import divide, machine_epsilon, matmul, small_jit
+from latensor.base import divide, freeze, machine_epsilon, matmul, small_jit
 from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import last_direction, status_if, worst
 from latensor.models.components import Correction, SecondMoments
@@ -128,6 +128,7 @@ def bounded(value: Float[Array, "..."]) -> Float[Array, "..."]:
 @small_jit
 def add_evidence(estimate: Fit, evidence: Evidence, whitening: Whitening | None = None) -> Fit:
     """Return an estimate that says in its status, and in its diagnostics, what the data say about it."""
+    evidence = freeze(evidence)
     status = worst(estimate.status, evidence_status(evidence))
     if whitening is not None:
         status = worst(status, whitening_status(whitening))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import divide, einsum, machine_epsilon, matmul, positive_or_one
+from latensor.base import divide, einsum, machine_epsilon, matmul, positive_or_one, square_root
 from latensor.decompose import Status, conditionals_from_views, nonnegative_cp
 from latensor.decompose.internal import ViewMethod, finite_status, inverse_root, least_squares, status_if, worst
 from latensor.models.results import Spectrum
@@ -89,7 +89,7 @@ def factor_views(
         jax.tree.map(lambda part: jnp.where(finite, part, 0), part)
         for part in (moments.first, moments.second, moments.third)
     )
-    units = [jnp.sqrt(jnp.maximum(mean, 0)) for mean in means]
+    units = [square_root(mean) for mean in means]
     one, two, three = (divide(1, unit) for unit in units)
     inverse = (one, two, three)
     first = (one * means[0], two * means[1], three * means[2])

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_integer, check_key, check_option, is_concrete, small_jit
+from latensor.base import check_integer, check_key, check_option, is_concrete, small_jit, square_root
 from latensor.decompose import Status, match_columns
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.blocks import normalize_blocks
@@ -196,7 +196,7 @@ def _estimate(
         factored = factor_views(
             key, grouping.views, noise, rank, options.method, options.num_restarts, exact=counts is None
         )
-        unit = jnp.sqrt(jnp.maximum(jnp.concatenate(grouping.views.first), 0))
+        unit = square_root(jnp.concatenate(grouping.views.first))
         products = regress_columns(grouping.references, factored.rows, unit, variables.row_variables)
         seen = jnp.max(grouping.references.seen, axis=1)
         even = jnp.full(workers * k, 1 / k, dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, matmul, small_jit
+from latensor.base import divide, matmul, small_jit, square_root
 from latensor.decompose import project_columns_to_simplex
 from latensor.decompose.internal import ViewMethod
 from latensor.models.graphical.groups import GroupMoments, PairMoments
@@ -101,7 +101,7 @@ def regress_tables(
 
     def one(pair: tuple[PairMoments, Array, Array]) -> Array:
         moments, conditional, state = pair
-        scale = divide(1, jnp.sqrt(jnp.maximum(moments.first, 0)))
+        scale = divide(1, square_root(moments.first))
         scaled = conditional * scale[:, None]
         inverse = jnp.linalg.pinv(jnp.where(jnp.all(jnp.isfinite(scaled)), scaled, 0))
         return matmul(moments.second * scale[None, :], inverse.T) * divide(1, state)[None, :]

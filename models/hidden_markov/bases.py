@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.base import divide, matmul, positive_or_one
+from latensor.base import divide, freeze, matmul, positive_or_one
 from latensor.decompose import whiten_operator
 from latensor.moments.internal import Directions, Windows, count_table, pair_product, window_views
 
@@ -54,7 +54,8 @@ def _pair_products(windows: Windows, scales: tuple[Array, Array, Array]) -> tupl
 
 def neighbour_bases(key: Array, windows: Windows, scales: tuple[Array, Array, Array], rank: int) -> Bases:
     """Return the bases of `rank` directions that carry most of the pair moments, in the units `1/scale`."""
-    windows = windows._replace(weights=divide(windows.weights, jnp.sum(windows.weights)))
+    # Constants to derivatives: what the bases leave out is noise, and polishing forgets them.
+    windows, scales = freeze((windows._replace(weights=divide(windows.weights, jnp.sum(windows.weights))), scales))
     forward, backward, limit = _pair_products(windows, scales)
     d, dtype = scales[0].shape[0], scales[0].dtype
     found = min(rank + 1, d)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from latensor.base import freeze, machine_epsilon, solve_fixed_point
 from latensor.decompose.internal import EMResult
 from latensor.models.hidden_markov.params import HiddenMarkov
-from latensor.models.hidden_markov.windows import Counts, polish_symbols, symbol_shares
+from latensor.models.hidden_markov.windows import Counts, polish_symbols, step_symbols, symbol_shares
 
 # Steps from each start; then from the best of them, one in so many.
 _FIRST_STEPS, _SECOND_STEPS, _KEEP_ONE_IN = 13, 39, 2
@@ -62,6 +63,7 @@ def polish_best(
     noise. Otherwise two states have nearly the same past and future, or the data are from no model of this size, and
     more starts are worth their cost. All take a few steps, the best of them some more, the likeliest goes to the end.
     """
+    given, counts, start = counts, freeze(counts), freeze(start)
     clear = jnp.asarray(clear) | (num_starts == 1)
     others = _random_starts(
         key, symbol_shares(counts, start.emission.shape[0]), start.emission.shape[1], num_starts - 1
@@ -98,4 +100,9 @@ def polish_best(
         jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), blank),
     )
     # The last turn comes twice: extrapolation that begins afresh often finds more to gain where it had come to rest.
-    return lax.fori_loop(jnp.where(clear, end, 0), end + 2, run, race).last
+    best = lax.fori_loop(jnp.where(clear, end, 0), end + 2, run, race).last
+    # The derivative is that of where EM comes to rest, whatever the starts.
+    params = solve_fixed_point(
+        lambda counts, at: step_symbols(counts, at).updated, best.params, given, machine_epsilon(best.gain.dtype) * 100
+    )
+    return best._replace(params=params)

@@ -14,6 +14,7 @@ gathers for a list of triples with counts.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -153,19 +154,20 @@ def polish_symbols(counts: Counts, start: HiddenMarkov, tol: float | Array, max_
       max_iters: limit on the steps.
 
     """
+    return _climb(partial(step_symbols, counts), _lift_zeros(counts, start), tol, max_iters)
 
-    def step(params: HiddenMarkov) -> Evaluation:
-        o, transition = params.emission, params.transition
-        slopes, emission, arrive = _slopes(counts, params)
-        pairs = matmul((o * params.initial[None, :]).T, slopes.before) + matmul(slopes.after.T, o)
-        updated = HiddenMarkov(
-            divide_rows(params.initial * jnp.sum(o * arrive, axis=0), params.initial),
-            divide_rows(transition * pairs, transition),
-            divide_rows((o * emission).T, o.T).T,
-        )
-        return Evaluation(updated, slopes.value)
 
-    return _climb(step, _lift_zeros(counts, start), tol, max_iters)
+def step_symbols(counts: Counts, params: HiddenMarkov) -> Evaluation:
+    """Take one EM step on triples of symbols."""
+    o, transition = params.emission, params.transition
+    slopes, emission, arrive = _slopes(counts, params)
+    pairs = matmul((o * params.initial[None, :]).T, slopes.before) + matmul(slopes.after.T, o)
+    updated = HiddenMarkov(
+        divide_rows(params.initial * jnp.sum(o * arrive, axis=0), params.initial),
+        divide_rows(transition * pairs, transition),
+        divide_rows((o * emission).T, o.T).T,
+    )
+    return Evaluation(updated, slopes.value)
 
 
 class _WindowSums(NamedTuple):

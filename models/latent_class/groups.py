@@ -8,8 +8,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import divide, einsum, matmul, small_jit
-from latensor.decompose.internal import anchor_capacity
+from latensor.base import divide, einsum, matmul, small_jit, square_root
+from latensor.decompose.internal import anchor_capacity, dominant_space
 from latensor.models.blocks import observed_values
 from latensor.models.shares import (
     Scaling,
@@ -162,14 +162,14 @@ def _projected_moments(
     picked = jnp.where(inside.reshape(-1)[:, None], products[jnp.maximum(places.reshape(-1), 0)], 0)
     pairs = picked.reshape(3, width, 3, width)
     means = _means(table, weights, places)
-    units = jnp.sqrt(jnp.maximum(means, 0))
+    units = square_root(means)
     inverse = divide(1, units)
     scaled = pairs * inverse[:, :, None, None] * inverse[None, None, :, :]
     shared = jnp.stack([jnp.concatenate([scaled[g, :, h] for h in range(3) if h != g], axis=1) for g in range(3)])
     # One batch of all three: several batches side by side can hang on a CPU. LAPACK may hang on a NaN.
     gram = einsum("gim,gjm->gij", shared, shared)
     finite = jnp.all(jnp.isfinite(gram))
-    basis = jnp.linalg.eigh(jnp.where(finite, gram, 0))[1][:, :, -num_directions:]
+    basis = jax.vmap(lambda one: dominant_space(one, num_directions))(jnp.where(finite, gram, 0))
     down, up = inverse[:, :, None] * basis, units[:, :, None] * basis
 
     def features(rows: Table) -> list[tuple[Array, None]]:

@@ -8,7 +8,16 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import check_integer, check_key, check_option, divide, machine_epsilon, matmul, small_jit
+from latensor.base import (
+    check_integer,
+    check_key,
+    check_option,
+    divide,
+    machine_epsilon,
+    matmul,
+    small_jit,
+    square_root,
+)
 from latensor.decompose import Status
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.checks import check_moments
@@ -201,7 +210,7 @@ def _estimate(
 
     def one(key: Array, grouping: Grouping) -> Estimates:
         factored = factor_views(key, grouping.views, noise, k, options.method, options.num_restarts, exact=exact)
-        unit = jnp.sqrt(jnp.maximum(jnp.concatenate(grouping.views.first), 0))
+        unit = square_root(jnp.concatenate(grouping.views.first))
         products = regress_columns(grouping.references, factored.rows, unit, stacked_owner(shares))
         seen = jnp.max(grouping.references.seen, axis=1)
         weights, tables, raised = read_off(products[: shares.num_rows], seen, overall, shares)
