@@ -60,6 +60,8 @@ class Evidence(NamedTuple):
     as many more parameters gain on noise. `None` for an estimate that is one component."""
     gain_error: Float[Array, ""] | None
     """Its standard error."""
+    status_before: Int[Array, ""] | None = None
+    """The status of the estimate but for what the rank and the gain say."""
 
 
 def evidence_status(evidence: Evidence) -> Int[Array, ""]:
@@ -128,10 +130,9 @@ def bounded(value: Float[Array, "..."]) -> Float[Array, "..."]:
 @small_jit
 def add_evidence(estimate: Fit, evidence: Evidence, whitening: Whitening | None = None) -> Fit:
     """Return an estimate that says in its status, and in its diagnostics, what the data say about it."""
-    status = worst(estimate.status, evidence_status(evidence))
-    if whitening is not None:
-        status = worst(status, whitening_status(whitening))
-    evidence = jax.tree.map(bounded, evidence)
+    before = estimate.status if whitening is None else worst(estimate.status, whitening_status(whitening))
+    status = worst(before, evidence_status(evidence))
+    evidence = jax.tree.map(bounded, evidence)._replace(status_before=before)
     return estimate._replace(status=status, diagnostics=estimate.diagnostics._replace(evidence=evidence))
 
 
