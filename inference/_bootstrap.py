@@ -23,7 +23,7 @@ from latensor.moments.internal import Rows
 # Fewer do not tell a standard deviation within a quarter.
 _FEWEST_REPLICATES = 10
 # The size of the data times the replicates of a batch: beyond, their temporaries leave the cache of common CPUs.
-_NUMBERS_PER_BATCH = 1 << 22
+_NUMBERS_PER_BATCH = 1 << 21
 # The statuses of estimates that are none: components that cannot be matched, or numbers that nothing was seen of.
 _FAILURES = (Status.DEGENERATE, Status.UNOBSERVED, Status.NON_FINITE)
 
@@ -92,7 +92,7 @@ def bootstrap(
         observations, at least 30 and at most a twentieth of them; `None` for 30 sequences or more: no blocks.
       refine: whether replicates are those of `model.refine`, from the parameters of `fit`; always so for a `Refined`.
       options: keywords of `model.fit`, or of `model.refine`: those that the estimate was made with.
-      batch_size: replicates at a time; default: as many as have 4 million numbers together, each as many as the data.
+      batch_size: replicates at a time; default: as many as have 2 million numbers together, each those of the data.
       allow_unconverged: go on although the status of `fit` is not `CONVERGED`.
       **data: `mask`, `row_weights`, `lengths` and so on: the keywords about the data that `model.fit` takes.
 

@@ -62,8 +62,8 @@ def as_resampled_rows(data: Any, block_length: Any) -> Any:
 def cut_into_blocks(sequences: Sequences, block_length: int | None) -> Sequences:
     """Return sequences as many short ones, whose windows of three are those of the long ones, each of them once.
 
-    A block of `block_length` windows has two observations more, which it shares with the next one. Lengths differ by
-    one where a sequence is no multiple of them. Sequences without a window stay as they are.
+    A block of `block_length` windows, or a little fewer so that all are alike, has two observations more, which it
+    shares with the next one. Sequences without a window stay as they are.
     """
     if not is_concrete(sequences.lengths):
         raise ValueError("lengths: expected known ones, by which sequences are cut into blocks; got traced ones")
@@ -74,7 +74,7 @@ def cut_into_blocks(sequences: Sequences, block_length: int | None) -> Sequences
     starts, lengths, owners = [], [], []
     for owner, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
         windows = max(int(size) - WINDOW + 1, 0)
-        edges = np.linspace(0, windows, max(round(windows / length), 1) + 1).astype(int)
+        edges = np.linspace(0, windows, max(-(-windows // length), 1) + 1).astype(int)
         starts.append(begin + edges[:-1])
         lengths.append(np.minimum(np.diff(edges) + WINDOW - 1, size))
         owners.append(np.full(edges.size - 1, owner))
