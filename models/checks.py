@@ -9,7 +9,7 @@ from jaxtyping import Array
 from latensor.base import as_float, as_numbers, is_concrete
 from latensor.models.results import Fit, Refined
 from latensor.moments import Documents, Table
-from latensor.moments.internal import check_values
+from latensor.moments.internal import as_table, check_values
 
 Params = TypeVar("Params")
 Counts = TypeVar("Counts", Table, Documents)
@@ -103,10 +103,16 @@ def check_moments(moments: Any, kind: type, fields: tuple[str, str, str]) -> tup
     return first.astype(dtype), second.astype(dtype), third.astype(dtype)
 
 
-def check_table_for(table: Table, num_dimensions: int, field: str, *, counts: bool = False) -> Table:
-    """Return a table that parameters with this many dimensions can be asked about."""
-    if table.num_dimensions != num_dimensions:
-        raise ValueError(f"x: expected {num_dimensions} dimensions, as in params.{field}; got {table.num_dimensions}")
+def as_numeric_table(x: Any, mask: Any, row_weights: Any, *, counts: bool = False) -> Table:
+    """Return a table of numbers; concrete entries are checked where they are observed."""
+    table = as_table(x, mask=mask, row_weights=row_weights)
     check_no_variables(table)
     check_values(table.x, table.mask, counts=counts)
     return spoil_bad_counts(table) if counts else table
+
+
+def check_dimensions(table: Table, num_dimensions: int, field: str) -> Table:
+    """Return a table that parameters with this many dimensions can be asked about."""
+    if table.num_dimensions != num_dimensions:
+        raise ValueError(f"x: expected {num_dimensions} dimensions, as in params.{field}; got {table.num_dimensions}")
+    return table

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from latensor.base import as_float, as_int32, is_concrete, missing_hint
 from latensor.moments import Table, Variables
@@ -49,8 +50,14 @@ def check_blocks(tables: np.ndarray, variables: Variables) -> None:
         )
 
 
-def check_table(x: Any, mask: Any, variables: Any, row_weights: Any = None) -> Table:
-    """Return a table that says what its columns are; concrete entries are checked where they are observed.
+def as_data(
+    x: Table | ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    variables: Variables | None = None,
+    row_weights: ArrayLike | None = None,
+) -> Table:
+    """Return the data of this model: a `Table` that says what its columns are, checked. Arguments as for `fit`.
 
     Where `variables` is left out, it is read off integer codes.
     """

@@ -60,6 +60,8 @@ class Evidence(NamedTuple):
     as many more parameters gain on noise. `None` for an estimate that is one component."""
     gain_error: Float[Array, ""] | None
     """Its standard error."""
+    status_before: Int[Array, ""] | None = None
+    """The status of the estimate but for what the rank and the gain say."""
 
 
 def evidence_status(evidence: Evidence) -> Int[Array, ""]:
@@ -122,17 +124,15 @@ def whitening_status(whitening: Whitening) -> Int[Array, ""]:
 @small_jit
 def bounded(value: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return evidence as a finite number; what is not a number speaks against the estimate."""
-    return jnp.clip(jnp.nan_to_num(value, nan=-_CERTAIN), -_CERTAIN, _CERTAIN)
+    return jnp.clip(jnp.nan_to_num(freeze(value), nan=-_CERTAIN), -_CERTAIN, _CERTAIN)
 
 
 @small_jit
 def add_evidence(estimate: Fit, evidence: Evidence, whitening: Whitening | None = None) -> Fit:
     """Return an estimate that says in its status, and in its diagnostics, what the data say about it."""
-    evidence = freeze(evidence)
-    status = worst(estimate.status, evidence_status(evidence))
-    if whitening is not None:
-        status = worst(status, whitening_status(whitening))
-    evidence = jax.tree.map(bounded, evidence)
+    before = estimate.status if whitening is None else worst(estimate.status, whitening_status(whitening))
+    status = worst(before, evidence_status(evidence))
+    evidence = jax.tree.map(bounded, evidence)._replace(status_before=before)
     return estimate._replace(status=status, diagnostics=estimate.diagnostics._replace(evidence=evidence))
 
 

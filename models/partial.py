@@ -19,11 +19,11 @@ from latensor.base import (
 )
 from latensor.decompose import Eigenpairs, Status, Whitening
 from latensor.decompose.internal import finite_status, status_if, worst
-from latensor.models.checks import check_moments, check_no_variables
+from latensor.models.checks import check_moments
 from latensor.models.components import DENSE_UP_TO, METHODS, SECONDS, pairs_that_matter
 from latensor.models.evidence import coincide
 from latensor.moments import Cumulants, Table, joint_observation_rates, observation_rates
-from latensor.moments.internal import THIRD_METHODS, check_values
+from latensor.moments.internal import THIRD_METHODS
 
 MISSING = ("weighted", "full", "partial")
 
@@ -120,11 +120,8 @@ def check_fit(
     third: Any,
     second: Any,
     complete_rate: Any,
-    counts: bool,
 ) -> tuple[Options, Trust]:
-    """Check the values of a table, the arguments of `fit`, and the pattern of what is missing."""
-    check_no_variables(table)
-    check_values(table.x, table.mask, counts=counts)
+    """Check the arguments of `fit`, and the pattern of what is missing."""
     options, trust = check_options(num_components, table.num_dimensions, method, num_restarts, weights)
     if table.num_rows < options.num_components:
         raise ValueError(f"x: expected at least num_components = {num_components} rows; got {table.num_rows}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ("base", "moments", "decompose", "models")
-PUBLIC = ("moments", "decompose", "models")
+LAYERS = ("base", "moments", "decompose", "models", "inference")
+PUBLIC = ("moments", "decompose", "models", "inference")
 MODELS = sorted(path.parent.name for path in (ROOT / "models").glob("*/__init__.py"))
 ROOMS = ("__init__", "params", "spectral", "likelihood", "em")
 # What each layer may import of ours.
@@ -23,6 +23,7 @@ BELOW = {
     "moments": ("base",),
     "decompose": ("base",),
     "models": ("base", "moments", "decompose"),
+    "inference": ("base", "moments", "decompose", "models"),
 }
 MAX_LINES = 300
 
@@ -120,6 +121,13 @@ def test_what_is_shared_is_used_by_two_models():
     assert {name: sorted(models) for name, models in users.items() if len(models) < 2} == {}
 
 
+def test_functions_over_models_know_models_by_their_verbs_only():
+    allowed = {"latensor.models", "latensor.models.results"}
+    for path in sources("inference"):
+        known = {module for module in imported_modules(path) if module.startswith("latensor.models")}
+        assert known <= allowed, f"{path}: {known - allowed}"
+
+
 # Files.
 def test_files_are_short():
     long = {str(path): len(path.read_text().splitlines()) for path in sources(*LAYERS, "benchmarks", "tests")}
@@ -127,7 +135,7 @@ def test_files_are_short():
 
 
 def test_products_in_full_precision_are_those_of_base():
-    for path in sources("moments", "decompose", "models"):
+    for path in sources("moments", "decompose", "models", "inference"):
         assert not re.search(r"""precision\s*=\s*["']|Precision\.""", path.read_text()), path
 
 
@@ -168,7 +176,7 @@ def test_every_model_is_public():
 
 def test_importing_configures_nothing():
     code = (
-        "import jax; before = dict(jax.config.values); import latensor.models; import sys; "
+        "import jax; before = dict(jax.config.values); import latensor.inference; import sys; "
         "assert dict(jax.config.values) == before; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,6 +27,7 @@ Zhou, Jordan (2014), Spectral methods meet EM; Tan, Mukherjee (2017), Partitione
 mixed membership models, §6.2.
 """
 
+from latensor.models.crowd.data import as_data
 from latensor.models.crowd.em import refine
 from latensor.models.crowd.files import LabelFile, read_labels
 from latensor.models.crowd.likelihood import (
@@ -36,7 +37,7 @@ from latensor.models.crowd.likelihood import (
     posterior,
     worker_accuracy,
 )
-from latensor.models.crowd.params import DawidSkene, permute, population_moments, sample
+from latensor.models.crowd.params import DawidSkene, component_columns, permute, population_moments, sample
 from latensor.models.crowd.spectral import fit, fit_moments
 from latensor.models.crowd.votes import Diagnostics
 
@@ -45,6 +46,8 @@ __all__ = [
     "Diagnostics",
     "LabelFile",
     "WorkerAccuracy",
+    "as_data",
+    "component_columns",
     "fit",
     "fit_moments",
     "log_likelihood",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 
 from latensor.base import is_concrete
 from latensor.models.crowd.files import LabelFile
@@ -31,9 +32,16 @@ def _starts_at_one(values: np.ndarray, num_classes: int) -> bool:
     return bool(given.min() == 1 and given.max() == num_classes)
 
 
-def take_labels(x: Any, **given: Any) -> Labels:
-    """Return labels of an array, or of a file that was read."""
-    return as_labels(x.labels if isinstance(x, LabelFile) else x, **given)
+def as_data(
+    x: Labels | LabelFile | ArrayLike,
+    *,
+    num_items: int | None = None,
+    num_workers: int | None = None,
+    row_weights: ArrayLike | None = None,
+) -> Labels:
+    """Return the data of this model: `Labels` of an array or of a file that was read. Arguments as for `fit`."""
+    array = x.labels if isinstance(x, LabelFile) else x
+    return as_labels(array, num_items=num_items, num_workers=num_workers, row_weights=row_weights)
 
 
 def check_pair(params: Any, x: Any, num_items: Any = None, row_weights: Any = None) -> tuple[DawidSkene, Labels]:
@@ -42,11 +50,11 @@ def check_pair(params: Any, x: Any, num_items: Any = None, row_weights: Any = No
     workers, k, _ = params.confusion.shape
     given = {"num_items": num_items, "row_weights": row_weights}
     if isinstance(x, Labels | LabelFile):
-        labels = take_labels(x, **given)
+        labels = as_data(x, **given)
         if labels.num_workers > workers:
             raise ValueError(f"x: expected labels by {workers} workers, those of params; got {labels.num_workers}")
         # Stacked rows are those of all workers of the model.
         labels = labels._replace(num_workers=workers)
     else:
-        labels = take_labels(x, num_workers=workers, **given)
+        labels = as_data(x, num_workers=workers, **given)
     return params, check_labels(labels, k)

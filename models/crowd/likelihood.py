@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from latensor.base import as_int32, check_integer, divide, einsum, small_jit
 from latensor.models.classes import ClassSums, classify, safe_log
-from latensor.models.crowd.data import check_labels, check_pair, take_labels
+from latensor.models.crowd.data import as_data, check_labels, check_pair
 from latensor.models.crowd.params import DawidSkene, stack
 from latensor.moments import Labels
 from latensor.moments.internal import average_weights, sum_by_item, sum_by_label, valid_labels
@@ -98,7 +98,7 @@ def majority_vote(x: Labels | ArrayLike, num_components: int, *, num_items: int 
 
     """
     k = check_integer("num_components", num_components, 2)
-    return vote_shares(check_labels(take_labels(x, num_items=num_items), k), k)
+    return vote_shares(check_labels(as_data(x, num_items=num_items), k), k)
 
 
 @partial(jax.jit, static_argnames="num_classes")

@@ -65,6 +65,14 @@ def permute(params: DawidSkene, order: ArrayLike) -> DawidSkene:
     return DawidSkene(params.prior[index], params.confusion[:, :, index])
 
 
+def component_columns(params: DawidSkene) -> Float[Array, "rows k"]:
+    """Return one column per class, by which the classes of two estimates are matched: all workers' matrices, stacked.
+
+    Row `worker · k + label`.
+    """
+    return stack(check_params(params).confusion)
+
+
 def sample(key: Array, params: DawidSkene, num_samples: int, *, labels_per_item: int = 5) -> Sample:
     """Draw items, and labels of each by different workers.
 

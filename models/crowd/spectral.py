@@ -14,7 +14,7 @@ from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, 
 from latensor.models.blocks import normalize_blocks
 from latensor.models.checks import check_moments
 from latensor.models.classes import read_off, split_key
-from latensor.models.crowd.data import check_labels, take_labels
+from latensor.models.crowd.data import as_data, check_labels
 from latensor.models.crowd.evidence import weigh_evidence
 from latensor.models.crowd.groups import Grouping, count_labels, draw_groups, group_moments, groups_of_moments
 from latensor.models.crowd.likelihood import log_joint, wins
@@ -102,8 +102,8 @@ def fit(
     """
     key, options = check_key(key), _check_options(num_components, method, num_restarts)
     num_groupings, k = check_integer("num_groupings", num_groupings, 1), options.num_components
-    given = {"num_items": num_items, "num_workers": num_workers, "row_weights": row_weights}
-    labels = _check_crowd(check_labels(take_labels(x, **given), k), method)
+    labels = as_data(x, num_items=num_items, num_workers=num_workers, row_weights=row_weights)
+    labels = _check_crowd(check_labels(labels, k), method)
     options = options._replace(alive=_find_alive(labels, k))
     key_groups, key_factors, key_evidence = split_key(key)
     if method == "majority":

@@ -24,18 +24,21 @@ Source: Podosinnikova, Bach, Lacoste-Julien (2015), Rethinking LDA; with partial
 from latensor.models.gamma_poisson.em import refine
 from latensor.models.gamma_poisson.likelihood import (
     Intensities,
+    as_data,
     estimate_log_likelihood,
     log_likelihood,
     posterior,
     posterior_intensities,
 )
-from latensor.models.gamma_poisson.params import GammaPoisson, permute, population_moments, sample
+from latensor.models.gamma_poisson.params import GammaPoisson, component_columns, permute, population_moments, sample
 from latensor.models.gamma_poisson.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
     "Diagnostics",
     "GammaPoisson",
     "Intensities",
+    "as_data",
+    "component_columns",
     "estimate_log_likelihood",
     "fit",
     "fit_moments",

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from latensor.base import check_integer, check_key, matmul, smallest_normal
-from latensor.models.checks import check_table_for
+from latensor.models.checks import as_numeric_table, check_dimensions
 from latensor.models.em import em_limits
 from latensor.models.gamma_poisson.inference import Gammas, floats_per_row, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.params import GammaPoisson, check_params
@@ -27,7 +27,6 @@ from latensor.models.results import LogLikelihood
 from latensor.models.special import log_gamma
 from latensor.models.variational import SHORTER_BLOCKS
 from latensor.moments import Table, map_over_rows
-from latensor.moments.internal import as_table
 
 # The variational posterior is too narrow and knows no dependence between topics; draws come from wider and wider
 # copies of it in turn, and are weighed against the mixture of all.
@@ -44,11 +43,15 @@ class Intensities(NamedTuple):
     rates: Float[Array, "n k"]
 
 
+def as_data(x: Table | ArrayLike, *, mask: ArrayLike | None = None, row_weights: ArrayLike | None = None) -> Table:
+    """Return the data of this model: counts as a `Table`, checked. Arguments as for `fit`."""
+    return as_numeric_table(x, mask, row_weights, counts=True)
+
+
 def check_pair(params: Any, x: Any, mask: Any, row_weights: Any = None) -> tuple[GammaPoisson, Table]:
     """Return a model, and a table that it can be asked about."""
     params = check_params(params)
-    table = as_table(x, mask=mask, row_weights=row_weights)
-    return params, check_table_for(table, params.topics.shape[0], "topics", counts=True)
+    return params, check_dimensions(as_data(x, mask=mask, row_weights=row_weights), params.topics.shape[0], "topics")
 
 
 @jax.jit

@@ -47,6 +47,11 @@ def permute(params: GammaPoisson, order: ArrayLike) -> GammaPoisson:
     return GammaPoisson(params.topics[:, index], params.shapes[index], params.rate)
 
 
+def component_columns(params: GammaPoisson) -> Float[Array, "d k"]:
+    """Return one column per topic, by which the topics of two estimates are matched: the topics themselves."""
+    return check_params(params).topics
+
+
 def sample(key: Array, params: GammaPoisson, num_samples: int) -> Sample:
     """Draw rows of counts, and the intensities `(n, k)` of the topics in each.
 

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import check_key, divide, positive_or_one, small_jit
 from latensor.decompose.internal import worst
-from latensor.models.checks import spoil_bad_counts
 from latensor.models.components import (
     Components,
     SecondMoments,
@@ -23,6 +22,7 @@ from latensor.models.components import (
 )
 from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.gamma_poisson.evidence import fit_one_topic, weigh_evidence
+from latensor.models.gamma_poisson.likelihood import as_data
 from latensor.models.gamma_poisson.params import GammaPoisson
 from latensor.models.partial import (
     Dimensions,
@@ -36,7 +36,7 @@ from latensor.models.partial import (
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
-from latensor.moments.internal import Centred, ContractedCumulants, as_table, correct_gamma_poisson
+from latensor.moments.internal import Centred, ContractedCumulants, correct_gamma_poisson
 
 # The least share of the counts that a topic gets whose mean intensity came out as zero or less: EM can start there.
 _SMALLEST_SHARE = 1e-3
@@ -107,7 +107,7 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    table = as_table(x, mask=mask, row_weights=row_weights)
+    table = as_data(x, mask=mask, row_weights=row_weights)
     options, trust = check_fit(
         table,
         num_components,
@@ -118,9 +118,8 @@ def fit(
         third=third,
         second=second,
         complete_rate=complete_rate,
-        counts=True,
     )
-    key, table = check_key(key), spoil_bad_counts(table)
+    key = check_key(key)
     data, moments = second_moments(table, options.dense)
     if options.dense:
         prepared = _prepare(key, None, moments, trust, options)

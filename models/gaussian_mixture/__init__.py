@@ -21,13 +21,21 @@ together.
 """
 
 from latensor.models.gaussian_mixture.em import refine
-from latensor.models.gaussian_mixture.likelihood import log_likelihood, posterior
-from latensor.models.gaussian_mixture.params import GaussianMixture, permute, population_moments, sample
+from latensor.models.gaussian_mixture.likelihood import as_data, log_likelihood, posterior
+from latensor.models.gaussian_mixture.params import (
+    GaussianMixture,
+    component_columns,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.gaussian_mixture.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
     "Diagnostics",
     "GaussianMixture",
+    "as_data",
+    "component_columns",
     "fit",
     "fit_moments",
     "log_likelihood",

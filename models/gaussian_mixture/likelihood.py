@@ -7,19 +7,22 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.models.checks import check_table_for
+from latensor.models.checks import as_numeric_table, check_dimensions
 from latensor.models.gaussian_mixture.density import diagonal_values, full_terms
 from latensor.models.gaussian_mixture.params import GaussianMixture, check_params
 from latensor.models.gaussian_mixture.tiles import Tiles, group_rows
 from latensor.moments import Table, map_over_rows
-from latensor.moments.internal import as_table
+
+
+def as_data(x: Table | ArrayLike, *, mask: ArrayLike | None = None, row_weights: ArrayLike | None = None) -> Table:
+    """Return the data of this model: points as a `Table`, checked. Arguments as for `fit`."""
+    return as_numeric_table(x, mask, row_weights)
 
 
 def check_pair(params: Any, x: Any, mask: Any, row_weights: Any = None) -> tuple[GaussianMixture, Table]:
     """Return a model, and a table that it can be asked about."""
     params = check_params(params)
-    table = as_table(x, mask=mask, row_weights=row_weights)
-    return params, check_table_for(table, params.means.shape[0], "means")
+    return params, check_dimensions(as_data(x, mask=mask, row_weights=row_weights), params.means.shape[0], "means")
 
 
 @jax.jit

@@ -51,6 +51,11 @@ def permute(params: GaussianMixture, order: ArrayLike) -> GaussianMixture:
     return GaussianMixture(params.weights[index], params.means[:, index], variance)
 
 
+def component_columns(params: GaussianMixture) -> Float[Array, "d k"]:
+    """Return one column per component, by which the components of two estimates are matched: the means."""
+    return check_params(params).means
+
+
 def sample(key: Array, params: GaussianMixture, num_samples: int) -> Sample:
     """Draw points and their components.
 

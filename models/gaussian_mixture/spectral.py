@@ -30,6 +30,7 @@ from latensor.models.components import (
 from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.gaussian_mixture.covariance import check_family, smallest_variance
 from latensor.models.gaussian_mixture.evidence import weigh_evidence
+from latensor.models.gaussian_mixture.likelihood import as_data
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.gaussian_mixture.start import no_directions, standardize, start_in_family
 from latensor.models.partial import (
@@ -44,7 +45,7 @@ from latensor.models.partial import (
 )
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Cumulants, Table
-from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirections, as_table, correct_lifted
+from latensor.moments.internal import Centred, ContractedCumulants, NoiseDirections, correct_lifted
 
 # A component whose `√π_h` is not above the first has vanished. A variance that comes out below the second, as a share
 # of the mean variance, or negative, is moved there.
@@ -120,7 +121,7 @@ def fit(
     Cost: `O(n d k)` and a few passes over the data, or `O(n d²)` where dense.
 
     """
-    table = as_table(x, mask=mask, row_weights=row_weights)
+    table = as_data(x, mask=mask, row_weights=row_weights)
     family = check_family(covariance, shared)
     options, trust = check_fit(
         table,
@@ -132,7 +133,6 @@ def fit(
         third=third,
         second=second,
         complete_rate=complete_rate,
-        counts=False,
     )
     key = check_key(key)
     given, scales = table, None

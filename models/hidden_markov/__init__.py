@@ -24,9 +24,10 @@ Identifiable when the columns of `O` and the rows of `T` are linearly independen
 Source: Chaganty, Liang (2014), Estimating latent-variable graphical models using moments and likelihoods.
 """
 
+from latensor.models.hidden_markov.data import as_data
 from latensor.models.hidden_markov.em import refine
 from latensor.models.hidden_markov.likelihood import log_likelihood, posterior
-from latensor.models.hidden_markov.params import HiddenMarkov, permute, population_moments, sample
+from latensor.models.hidden_markov.params import HiddenMarkov, component_columns, permute, population_moments, sample
 from latensor.models.hidden_markov.spectral import Diagnostics, fit, fit_moments
 from latensor.models.hidden_markov.viterbi import Path, viterbi
 
@@ -34,6 +35,8 @@ __all__ = [
     "Diagnostics",
     "HiddenMarkov",
     "Path",
+    "as_data",
+    "component_columns",
     "fit",
     "fit_moments",
     "log_likelihood",

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from latensor.base import as_float, as_numbers, is_concrete, missing_hint, read_numbers
 from latensor.models.hidden_markov.params import HiddenMarkov, check_params, is_real
@@ -56,6 +57,18 @@ def check_values(sequences: Sequences) -> Sequences:
     if sequences.mask is not None and np.all(np.asarray(sequences.mask)):
         return sequences._replace(mask=None)
     return sequences
+
+
+def as_data(
+    x: Sequences | ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    num_symbols: int | None = None,
+    row_weights: ArrayLike | None = None,
+) -> Sequences:
+    """Return the data of this model: `Sequences`, checked. Arguments as for `fit`."""
+    return check_values(as_sequences(x, mask=mask, lengths=lengths, num_symbols=num_symbols, row_weights=row_weights))
 
 
 def warn_of_codes(sequences: Sequences) -> None:

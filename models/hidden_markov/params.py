@@ -76,6 +76,11 @@ def permute(params: HiddenMarkov, order: ArrayLike) -> HiddenMarkov:
     return reorder(params, check_order(order, params.initial.shape[0]))
 
 
+def component_columns(params: HiddenMarkov) -> Float[Array, "d k"]:
+    """Return one column per state, by which the states of two estimates are matched: the emissions."""
+    return check_params(params).emission
+
+
 def sample(key: Array, params: HiddenMarkov, num_samples: int, *, length: int = 100) -> Sample:
     """Draw sequences and their states.
 

@@ -21,7 +21,7 @@ from latensor.base import (
 from latensor.decompose.internal import VIEW_METHODS
 from latensor.models.evidence import add_evidence
 from latensor.models.hidden_markov.arrange import Diagnostics, Estimate, arrange, polished, unpolished
-from latensor.models.hidden_markov.data import check_moments, check_values, check_windows, warn_of_codes
+from latensor.models.hidden_markov.data import as_data, check_moments, check_windows, warn_of_codes
 from latensor.models.hidden_markov.evidence import Segments, admit_symbols, choose_segments, weigh_evidence
 from latensor.models.hidden_markov.initial import FirstObservations, first_observations
 from latensor.models.hidden_markov.start import MARGINALS, Options, Start, noise_level, table_start
@@ -41,7 +41,6 @@ from latensor.moments import CrossMoments, Sequences
 from latensor.moments.internal import (
     WINDOW,
     Windows,
-    as_sequences,
     count_distinct,
     distinct_triples,
     find_windows,
@@ -117,8 +116,7 @@ def fit(
 
     """
     key = check_key(key)
-    sequences = as_sequences(x, mask=mask, lengths=lengths, num_symbols=num_symbols, row_weights=row_weights)
-    sequences = check_values(sequences)
+    sequences = as_data(x, mask=mask, lengths=lengths, num_symbols=num_symbols, row_weights=row_weights)
     options = Options(num_components, method, num_restarts, marginals, polish, num_starts)
     if sequences.num_symbols is None:
         warn_of_codes(sequences)

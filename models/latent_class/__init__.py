@@ -25,14 +25,17 @@ Source: Lazarsfeld, Henry (1968), Latent structure analysis; views as in Anandku
 Tensor decompositions for learning latent variable models, §3.3.
 """
 
+from latensor.models.columns import as_data
 from latensor.models.latent_class.em import refine
 from latensor.models.latent_class.likelihood import log_likelihood, posterior
-from latensor.models.latent_class.params import LatentClass, permute, population_moments, sample
+from latensor.models.latent_class.params import LatentClass, component_columns, permute, population_moments, sample
 from latensor.models.latent_class.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
     "Diagnostics",
     "LatentClass",
+    "as_data",
+    "component_columns",
     "fit",
     "fit_moments",
     "log_likelihood",

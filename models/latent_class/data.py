@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from latensor.models.columns import check_table
+from latensor.models.columns import as_data
 from latensor.models.latent_class.params import LatentClass, check_params
 from latensor.moments import Table
 from latensor.moments.internal import described
@@ -10,5 +10,5 @@ from latensor.moments.internal import described
 
 def check_pair(params: Any, x: Any, mask: Any, variables: Any, row_weights: Any = None) -> tuple[LatentClass, Table]:
     """Return a model, and a table of its columns."""
-    table = check_table(x, mask, variables, row_weights)
+    table = as_data(x, mask=mask, variables=variables, row_weights=row_weights)
     return check_params(params, described(table)), table

@@ -71,6 +71,11 @@ def permute(params: LatentClass, order: ArrayLike) -> LatentClass:
     return LatentClass(weights[index], tables[:, index], None if variances is None else variances[:, index])
 
 
+def component_columns(params: LatentClass) -> Float[Array, "rows k"]:
+    """Return one column per class, by which the classes of two estimates are matched: the stacked tables."""
+    return _check_shapes(check_type(params, LatentClass)).tables
+
+
 def sample(key: Array, params: LatentClass, num_samples: int, *, variables: Variables) -> Sample:
     """Draw samples and their classes `(n,)`.
 

@@ -22,7 +22,7 @@ from latensor.decompose import Status
 from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, worst
 from latensor.models.checks import check_moments
 from latensor.models.classes import read_off, split_key
-from latensor.models.columns import check_all_observed, check_table, check_variables, float_type
+from latensor.models.columns import as_data, check_all_observed, check_variables, float_type
 from latensor.models.evidence import Evidence, add_evidence, choose_rows, coincide
 from latensor.models.latent_class.density import log_joint
 from latensor.models.latent_class.evidence import one_class, overall_frequencies, weigh_evidence
@@ -132,7 +132,7 @@ def fit(
     rows)` for the regression.
 
     """
-    key, table = check_key(key), check_table(x, mask, variables, row_weights)
+    key, table = check_key(key), as_data(x, mask=mask, variables=variables, row_weights=row_weights)
     check_all_observed(table)
     options = _check_options(described(table), num_components, method, num_restarts)
     num_groupings = check_integer("num_groupings", num_groupings, 1)

@@ -24,6 +24,7 @@ Source: Tan, Mukherjee (2017), Partitioned tensor factorizations for learning mi
 Mukherjee, Dunson (2016), Fast moment estimation for generalized latent Dirichlet models (MELD).
 """
 
+from latensor.models.columns import as_data
 from latensor.models.mixed_membership.arrange import Diagnostics
 from latensor.models.mixed_membership.concentration import ConcentrationWarning
 from latensor.models.mixed_membership.em import refine
@@ -34,7 +35,13 @@ from latensor.models.mixed_membership.likelihood import (
     posterior,
     posterior_memberships,
 )
-from latensor.models.mixed_membership.params import MixedMembership, permute, population_moments, sample
+from latensor.models.mixed_membership.params import (
+    MixedMembership,
+    component_columns,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.mixed_membership.spectral import fit, fit_moments
 
 __all__ = [
@@ -42,6 +49,8 @@ __all__ = [
     "Diagnostics",
     "Memberships",
     "MixedMembership",
+    "as_data",
+    "component_columns",
     "estimate_log_likelihood",
     "fit",
     "fit_moments",

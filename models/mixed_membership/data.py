@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete
-from latensor.models.columns import check_table
+from latensor.models.columns import as_data
 from latensor.models.mixed_membership.options import Options
 from latensor.models.mixed_membership.params import MixedMembership, check_params
 from latensor.models.partial import DependentMissingnessWarning, dependence, describe_dependence, spread_columns
@@ -21,7 +21,7 @@ def check_pair(
     params: Any, x: Any, mask: Any, variables: Any, row_weights: Any = None
 ) -> tuple[MixedMembership, Table]:
     """Return a model, and a table of its variables."""
-    table = check_table(x, mask, variables, row_weights)
+    table = as_data(x, mask=mask, variables=variables, row_weights=row_weights)
     return check_params(params, described(table)), table
 
 

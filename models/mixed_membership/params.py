@@ -65,6 +65,18 @@ def _of_one_type(concentration: Array, tables: Array, variances: Array | None) -
 
 def permute(params: MixedMembership, order: ArrayLike) -> MixedMembership:
     """Return the same model with its components in another order: component `i` is the old `order[i]`."""
+    concentration, tables, variances = _check_shapes(params)
+    index = check_order(order, concentration.shape[0])
+    return MixedMembership(concentration[index], tables[:, index], variances)
+
+
+def component_columns(params: MixedMembership) -> Float[Array, "rows k"]:
+    """Return one column per component, by which the components of two estimates are matched: the stacked tables."""
+    return _check_shapes(params).tables
+
+
+def _check_shapes(params: Any) -> MixedMembership:
+    """Return parameters with as many columns as concentrations; what the rows are is not known here."""
     params = check_type(params, MixedMembership)
     concentration = check_reals("params.concentration", params.concentration, 1, positive=True)
     tables = check_reals("params.tables", params.tables, 2)
@@ -73,8 +85,7 @@ def permute(params: MixedMembership, order: ArrayLike) -> MixedMembership:
             "params: expected concentration (k,) and tables (rows, k); "
             f"got shapes {concentration.shape} and {tables.shape}"
         )
-    index = check_order(order, concentration.shape[0])
-    return MixedMembership(concentration[index], tables[:, index], params.variances)
+    return MixedMembership(concentration, tables, params.variances)
 
 
 def sample(key: Array, params: MixedMembership, num_samples: int, *, variables: Variables) -> Sample:

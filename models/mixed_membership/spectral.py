@@ -15,7 +15,7 @@ from latensor.decompose import Status
 from latensor.decompose.internal import finite_status, worst
 from latensor.models.blocks import normalize_blocks
 from latensor.models.checks import check_moments
-from latensor.models.columns import check_all_observed, check_table, check_variables, float_type
+from latensor.models.columns import as_data, check_all_observed, check_variables, float_type
 from latensor.models.evidence import Evidence, add_evidence
 from latensor.models.mixed_membership.anchors import (
     Groups,
@@ -110,7 +110,7 @@ def fit(
     per sweep of polishing. Nothing larger than the data and the partitions' tensors is formed.
 
     """
-    key, table = check_key(key), check_table(x, mask, variables, row_weights)
+    key, table = check_key(key), as_data(x, mask=mask, variables=variables, row_weights=row_weights)
     check_all_observed(table)
     options = check_options(
         described(table), num_components, method, num_restarts, num_partitions, anchors, matching, polish

@@ -12,7 +12,7 @@ from latensor.base import is_concrete, smallest_normal
 from latensor.models.checks import spoil_bad_counts
 from latensor.models.naive_bayes.params import NaiveBayes, check_params
 from latensor.moments import Documents
-from latensor.moments.internal import as_documents, check_values, project_words
+from latensor.moments.internal import MIN_WORDS, as_documents, check_values, project_words
 
 
 def check_documents(documents: Documents, min_words: int = 0) -> Documents:
@@ -39,6 +39,13 @@ def check_documents(documents: Documents, min_words: int = 0) -> Documents:
             f"got {int(lengths[short[0]])} in row {short[0]} ({short.size} such {rows} in all): leave them out"
         )
     return documents
+
+
+def as_data(
+    x: Documents | ArrayLike, *, num_words: int | None = None, row_weights: ArrayLike | None = None
+) -> Documents:
+    """Return the data of this model: `Documents`, checked, none of them too short to `fit`. Arguments as for `fit`."""
+    return check_documents(as_documents(x, num_words=num_words, row_weights=row_weights), MIN_WORDS)
 
 
 def _has_bad_id(documents: Documents) -> Bool[Array, " n"]:

@@ -43,6 +43,11 @@ def permute(params: NaiveBayes, order: ArrayLike) -> NaiveBayes:
     return NaiveBayes(params.weights[index], params.word_probs[:, index])
 
 
+def component_columns(params: NaiveBayes) -> Float[Array, "d k"]:
+    """Return one column per topic, by which the topics of two estimates are matched: the word probabilities."""
+    return check_params(params).word_probs
+
+
 def sample(
     key: Array,
     params: NaiveBayes,

@@ -25,13 +25,11 @@ from latensor.models.evidence import (
     judge_gain,
     last_directions,
 )
-from latensor.models.naive_bayes.likelihood import check_documents, sum_over_topics
+from latensor.models.naive_bayes.likelihood import as_data, sum_over_topics
 from latensor.models.naive_bayes.params import NaiveBayes
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Documents, Moments
 from latensor.moments.internal import (
-    MIN_WORDS,
-    as_documents,
     average_weights,
     contract_documents,
     contract_third,
@@ -104,7 +102,7 @@ def fit(
     Cost: `O(n d k)` and a handful of passes over the data, or `O(n d²)` where dense.
 
     """
-    documents = check_documents(as_documents(x, num_words=num_words, row_weights=row_weights), MIN_WORDS)
+    documents = as_data(x, num_words=num_words, row_weights=row_weights)
     d = documents.vocabulary_size
     options = _check_options(num_components, d, method, num_restarts)
     if documents.num_rows < options.num_components:

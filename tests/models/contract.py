@@ -20,6 +20,8 @@ from tests.models.contract_models import MODELS
 from tests.models.contract_variants import VARIANTS
 
 REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
+# Of models with one hidden variable: functions over models know data and components by these.
+GENERIC = ("as_data", "component_columns")
 # The positional arguments of every verb; the required ones and those that only some models have.
 PATTERNS = {
     "fit": ("key", "x", "num_components"),
@@ -27,6 +29,8 @@ PATTERNS = {
     "sample": ("key", "params", "num_samples"),
     "population_moments": ("params",),
     "permute": ("params", "order"),
+    "as_data": ("x",),
+    "component_columns": ("params",),
     "estimate_log_likelihood": ("key", "params", "x"),
 }
 RESULTS = {

@@ -6,6 +6,7 @@ import pytest
 
 from tests.models.contract import (
     DATA_KEYWORDS,
+    GENERIC,
     OWN_DEFAULTS,
     REQUIRED,
     every_model,
@@ -19,7 +20,7 @@ from tests.models.contract_models import MODELS
 
 @every_model
 def test_every_model_has_all_verbs(model):
-    assert set(REQUIRED) <= set(verbs_of(model))
+    assert {*REQUIRED, *(() if model.node else GENERIC)} <= set(verbs_of(model))
     assert model.module.__all__ == sorted(model.module.__all__)
 
 
@@ -51,6 +52,13 @@ def test_the_same_keyword_has_the_same_default_and_place_in_all_models(verb):
                 defaults.setdefault(name, set()).add(parameter.default)
     assert {name: values for name, values in defaults.items() if len(values) > 1} == {}
     assert not [pair for pair in before if pair[::-1] in before]
+
+
+@every_model
+def test_data_have_the_keywords_of_fit(model):
+    if not model.node:
+        taken = {name for name in parameters_of(model, "fit") if name in DATA_KEYWORDS}
+        assert set(parameters_of(model, "as_data")) == {"x", *taken}
 
 
 @every_model

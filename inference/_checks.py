@@ -1,0 +1,80 @@
+"""Checks of what functions over models are given: a model, an estimate of it, its data and options."""
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from latensor.base import is_concrete
+from latensor.decompose import Status
+from latensor.models import Fit, Refined
+from latensor.moments.internal import Rows
+
+# The verbs that functions over models call.
+_VERBS = ("as_data", "component_columns", "fit", "permute", "refine")
+
+
+def check_model(model: Any) -> ModuleType:
+    """Return `model` if it is a module with the verbs of a model of one hidden variable."""
+    expected = "model: expected a module of latensor.models, such as latensor.models.gaussian_mixture"
+    if not isinstance(model, ModuleType):
+        raise ValueError(f"{expected}; got {type(model).__name__}")
+    missing = [verb for verb in _VERBS if not callable(getattr(model, verb, None))]
+    if missing:
+        raise ValueError(f"{expected}, of one hidden variable; got {model.__name__}, which has no {missing[0]}")
+    return model
+
+
+def model_name(model: ModuleType) -> str:
+    """Return the last part of a model's name."""
+    return model.__name__.rpartition(".")[2]
+
+
+def check_estimate(model: ModuleType, fit: Any, allow_unconverged: bool) -> Fit | Refined:
+    """Return `fit` if it is one estimate by this model, and, unless allowed otherwise, one that converged."""
+    name = model_name(model)
+    if not isinstance(fit, Fit | Refined):
+        hint = " (pass the whole result, not its .params)" if hasattr(fit, "_fields") else ""
+        raise ValueError(f"fit: expected what {name}.fit or {name}.refine returns; got {type(fit).__name__}{hint}")
+    try:
+        model.component_columns(fit.params)
+    except ValueError as error:
+        raise ValueError(f"fit: expected an estimate by {name}; got {error}") from None
+    if np.ndim(fit.status):
+        raise ValueError(f"fit: expected one estimate; got a batch of shape {np.shape(fit.status)}: use jax.vmap")
+    if allow_unconverged or not is_concrete(fit.status) or fit.status == Status.CONVERGED:
+        return fit
+    status = Status(int(fit.status))
+    raise ValueError(
+        f"fit: expected an estimate that converged; its status is {status.name}: {status.message}. "
+        "Pass allow_unconverged=True to go on with it all the same"
+    )
+
+
+def check_data(model: ModuleType, x: Any, keywords: dict[str, Any], function: str) -> Rows:
+    """Return the data of a model, from an array and keywords such as `mask`, or from a data type."""
+    known = [name for name in inspect.signature(model.as_data).parameters if name != "x"]
+    for name in keywords:
+        if name not in known:
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}; the data of {model_name(model)} have "
+                f"{', '.join(known)}; options of its fit or refine are passed as options={{...}}"
+            )
+    return model.as_data(x, **keywords)
+
+
+def check_options(model: ModuleType, verb: str, options: Any) -> dict[str, Any]:
+    """Return options of a verb: keywords that are not about the data."""
+    if options is None:
+        return {}
+    expected = f"options: expected a dict of keywords of {model_name(model)}.{verb}"
+    if not isinstance(options, dict):
+        raise ValueError(f"{expected}; got {type(options).__name__}")
+    data = inspect.signature(model.as_data).parameters
+    parameters = inspect.signature(getattr(model, verb)).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in data]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{expected}, {', '.join(known)}; got {name!r}")
+    return options
