@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from latensor.base import divide, positive_or_one
+from latensor.base import divide, freeze, positive_or_one
 from latensor.decompose import match_columns
 
 # With a constant coordinate so many times as long as the columns, their angles are proportional to their distances
@@ -30,7 +30,8 @@ def align_components(model: ModuleType, reference: Any, estimates: Any) -> Any:
     target = model.component_columns(reference)
     if target.shape[1] == 1:
         return estimates
-    columns = jax.vmap(model.component_columns)(estimates)
+    # An order has no derivative.
+    columns = freeze(jax.vmap(model.component_columns)(estimates))
     is_finite = jnp.all(jnp.isfinite(columns), axis=(1, 2))
     columns = jnp.where(is_finite[:, None, None], columns, target[None])
     centre = jnp.mean(target, axis=1)[:, None]

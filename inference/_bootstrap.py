@@ -15,7 +15,15 @@ from jaxtyping import Array, Bool, Float, Int
 from latensor.base import check_bool, check_integer, check_key, check_option, divide
 from latensor.decompose import Status
 from latensor.inference._align import align_components
-from latensor.inference._checks import check_data, check_estimate, check_model, check_options
+from latensor.inference._checks import (
+    check_data,
+    check_estimate,
+    check_level,
+    check_model,
+    check_options,
+    split_options,
+)
+from latensor.inference._intervals import Intervals
 from latensor.inference._resample import DRAWS, Draw, as_resampled_rows, num_units, reweight
 from latensor.models import Fit, Refined
 from latensor.moments.internal import Rows
@@ -43,13 +51,6 @@ class Bootstrap(NamedTuple):
     """How each replicate ended: see `latensor.decompose.Status`. Whether its components are noise is not asked."""
     num_failed: Int[Array, ""]
     """Number of failed replicates. Where they are many, the others flatter the estimate."""
-
-
-class Intervals(NamedTuple):
-    """Lower and upper ends of intervals, each shaped like the parameters."""
-
-    lower: Any
-    upper: Any
 
 
 def bootstrap(
@@ -111,7 +112,7 @@ def bootstrap(
     check_option("weights", weights, tuple(DRAWS))
     fit = check_estimate(model, fit, check_bool("allow_unconverged", allow_unconverged))
     verb = "refine" if check_bool("refine", refine) or isinstance(fit, Refined) else "fit"
-    static, traced = _split_options(check_options(model, verb, options))
+    static, traced = split_options(check_options(model, verb, options))
     rows = as_resampled_rows(check_data(model, x, data, "bootstrap"), block_length)
     if batch_size is None:
         size = sum(leaf.size for leaf in jax.tree.leaves(rows))
@@ -134,13 +135,7 @@ def percentile_intervals(bootstrap: Bootstrap, level: float = 0.95) -> Intervals
     """
     if not isinstance(bootstrap, Bootstrap):
         raise ValueError(f"bootstrap: expected what bootstrap(...) returns; got {type(bootstrap).__name__}")
-    expected = "level: expected a number above 0 and below 1"
-    try:
-        share = float(level)
-    except (TypeError, ValueError):
-        raise ValueError(f"{expected}; got {level!r}") from None
-    if not 0 < share < 1:
-        raise ValueError(f"{expected}; got {level!r}")
+    share = check_level(level)
     number = bootstrap.failed.shape[0]
     # A little less than one, for rounding: 0.95 of 40 leaves 1 - 2e-15.
     if number * (1 - share) / 2 < 1 - 1e-6:
@@ -157,16 +152,6 @@ class _Plan(NamedTuple):
     options: tuple[tuple[str, Hashable], ...]
     num_replicates: int
     batch_size: int
-
-
-def _split_options(options: dict[str, Any]) -> tuple[tuple[tuple[str, Hashable], ...], dict[str, Any]]:
-    """Return options that are known before tracing, in a form that can be hashed, and those that are arrays."""
-
-    def freeze(value: Any) -> Any:
-        return tuple(freeze(part) for part in value) if isinstance(value, list | tuple) else value
-
-    traced = {name: value for name, value in options.items() if isinstance(value, jax.Array | np.ndarray)}
-    return tuple((name, freeze(value)) for name, value in sorted(options.items()) if name not in traced), traced
 
 
 @partial(jax.jit, static_argnames="plan")

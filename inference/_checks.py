@@ -1,9 +1,11 @@
 """Checks of what functions over models are given: a model, an estimate of it, its data and options."""
 
 import inspect
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 
 from latensor.base import is_concrete
@@ -78,3 +80,25 @@ def check_options(model: ModuleType, verb: str, options: Any) -> dict[str, Any]:
         if name not in known:
             raise ValueError(f"{expected}, {', '.join(known)}; got {name!r}")
     return options
+
+
+def split_options(options: dict[str, Any]) -> tuple[tuple[tuple[str, Hashable], ...], dict[str, Any]]:
+    """Return options that are known before tracing, in a form that can be hashed, and those that are arrays."""
+
+    def fixed(value: Any) -> Any:
+        return tuple(fixed(part) for part in value) if isinstance(value, list | tuple) else value
+
+    traced = {name: value for name, value in options.items() if isinstance(value, jax.Array | np.ndarray)}
+    return tuple((name, fixed(value)) for name, value in sorted(options.items()) if name not in traced), traced
+
+
+def check_level(level: Any) -> float:
+    """Return the probability of an interval."""
+    expected = "level: expected a number above 0 and below 1"
+    try:
+        share = float(level)
+    except (TypeError, ValueError):
+        raise ValueError(f"{expected}; got {level!r}") from None
+    if not 0 < share < 1:
+        raise ValueError(f"{expected}; got {level!r}")
+    return share
