@@ -1,9 +1,9 @@
 """Standard errors by the delta method.
 
 An estimate is a function of the weights of the rows. By how much it changes with the weight of row i is the *influence*
-`ψ_i` of that row: the change of the estimate, to first order, if the row counted twice. The error of the estimate is the
-sum of independent influences, so that its covariance is `Σ_i ψ_i ψ_iᵀ`. For a moment estimator this is the `J Cov[φ] Jᵀ / n`
-of the asymptotic theory, `J` being the derivative of the inverse moment map; for a maximum of the likelihood it is the
+`ψ_i` of that row: what the row adds to the estimate, to first order, if it counts twice. The error of the estimate is
+the sum of independent influences, so its covariance is `Σ_i ψ_i ψ_iᵀ`. For a moment estimator this is
+`J Cov[φ] Jᵀ / n`, `J` being the derivative of the inverse moment map; for a maximum of the likelihood it is the
 sandwich `H⁻¹ (Σ s sᵀ) H⁻¹`. Nothing in it assumes that the model is true.
 
 The influences are rows of one Jacobian, by reverse mode through the whole estimate: one pass back per parameter.
