@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ("base", "moments", "decompose", "models")
-PUBLIC = ("moments", "decompose", "models")
+LAYERS = ("base", "moments", "decompose", "models", "inference")
+PUBLIC = ("moments", "decompose", "models", "inference")
 MODELS = sorted(path.parent.name for path in (ROOT / "models").glob("*/__init__.py"))
 ROOMS = ("__init__", "params", "spectral", "likelihood", "em")
 # What each layer may import of ours.
@@ -23,6 +23,7 @@ BELOW = {
     "moments": ("base",),
     "decompose": ("base",),
     "models": ("base", "moments", "decompose"),
+    "inference": ("base", "moments", "decompose", "models"),
 }
 MAX_LINES = 300
 
@@ -168,7 +169,7 @@ def test_every_model_is_public():
 
 def test_importing_configures_nothing():
     code = (
-        "import jax; before = dict(jax.config.values); import latensor.models; import sys; "
+        "import jax; before = dict(jax.config.values); import latensor.inference; import sys; "
         "assert dict(jax.config.values) == before; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -36,7 +36,7 @@ from latensor.models.crowd.likelihood import (
     posterior,
     worker_accuracy,
 )
-from latensor.models.crowd.params import DawidSkene, permute, population_moments, sample
+from latensor.models.crowd.params import DawidSkene, num_parameters, permute, population_moments, sample
 from latensor.models.crowd.spectral import fit, fit_moments
 from latensor.models.crowd.votes import Diagnostics
 
@@ -49,6 +49,7 @@ __all__ = [
     "fit_moments",
     "log_likelihood",
     "majority_vote",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -29,7 +29,7 @@ from latensor.models.gamma_poisson.likelihood import (
     posterior,
     posterior_intensities,
 )
-from latensor.models.gamma_poisson.params import GammaPoisson, permute, population_moments, sample
+from latensor.models.gamma_poisson.params import GammaPoisson, num_parameters, permute, population_moments, sample
 from latensor.models.gamma_poisson.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -22,7 +22,7 @@ together.
 
 from latensor.models.gaussian_mixture.em import refine
 from latensor.models.gaussian_mixture.likelihood import log_likelihood, posterior
-from latensor.models.gaussian_mixture.params import GaussianMixture, permute, population_moments, sample
+from latensor.models.gaussian_mixture.params import GaussianMixture, num_parameters, permute, population_moments, sample
 from latensor.models.gaussian_mixture.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -26,7 +26,7 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 
 from latensor.models.hidden_markov.em import refine
 from latensor.models.hidden_markov.likelihood import log_likelihood, posterior
-from latensor.models.hidden_markov.params import HiddenMarkov, permute, population_moments, sample
+from latensor.models.hidden_markov.params import HiddenMarkov, num_parameters, permute, population_moments, sample
 from latensor.models.hidden_markov.spectral import Diagnostics, fit, fit_moments
 from latensor.models.hidden_markov.viterbi import Path, viterbi
 
@@ -37,6 +37,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -27,7 +27,7 @@ Tensor decompositions for learning latent variable models, §3.3.
 
 from latensor.models.latent_class.em import refine
 from latensor.models.latent_class.likelihood import log_likelihood, posterior
-from latensor.models.latent_class.params import LatentClass, permute, population_moments, sample
+from latensor.models.latent_class.params import LatentClass, num_parameters, permute, population_moments, sample
 from latensor.models.latent_class.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

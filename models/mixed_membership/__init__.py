@@ -34,7 +34,7 @@ from latensor.models.mixed_membership.likelihood import (
     posterior,
     posterior_memberships,
 )
-from latensor.models.mixed_membership.params import MixedMembership, permute, population_moments, sample
+from latensor.models.mixed_membership.params import MixedMembership, num_parameters, permute, population_moments, sample
 from latensor.models.mixed_membership.spectral import fit, fit_moments
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -18,7 +18,7 @@ Identifiable when the columns of `B` are linearly independent (so `k ≤ d`) and
 
 from latensor.models.naive_bayes.em import refine
 from latensor.models.naive_bayes.likelihood import log_likelihood, posterior
-from latensor.models.naive_bayes.params import NaiveBayes, permute, population_moments, sample
+from latensor.models.naive_bayes.params import NaiveBayes, num_parameters, permute, population_moments, sample
 from latensor.models.naive_bayes.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",
