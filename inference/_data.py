@@ -4,8 +4,8 @@ import inspect
 from types import ModuleType
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from latensor.models import (
     crowd,
@@ -72,9 +72,9 @@ def has_exact_likelihood(model: ModuleType) -> bool:
     return not hasattr(model, "estimate_log_likelihood")
 
 
-def with_weights(data: Any, weights: np.ndarray | Float[Array, " n"]) -> Any:
+def with_weights(data: Any, weights: np.ndarray) -> Any:
     """Return the same rows with these weights, in the floating type of the moments."""
-    return data._replace(row_weights=np.asarray(weights).astype(data.dtype))
+    return data._replace(row_weights=jnp.asarray(weights, data.dtype))
 
 
 def row_weights_of(data: Rows, number: int) -> np.ndarray:

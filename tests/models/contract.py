@@ -19,7 +19,17 @@ from tests.models.contract_entry import cast, draw
 from tests.models.contract_models import MODELS
 from tests.models.contract_variants import VARIANTS
 
-REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
+REQUIRED = (
+    "fit",
+    "fit_moments",
+    "log_likelihood",
+    "num_parameters",
+    "permute",
+    "population_moments",
+    "posterior",
+    "refine",
+    "sample",
+)
 # The positional arguments of every verb; the required ones and those that only some models have.
 PATTERNS = {
     "fit": ("key", "x", "num_components"),
@@ -27,6 +37,7 @@ PATTERNS = {
     "sample": ("key", "params", "num_samples"),
     "population_moments": ("params",),
     "permute": ("params", "order"),
+    "num_parameters": ("params",),
     "estimate_log_likelihood": ("key", "params", "x"),
 }
 RESULTS = {
@@ -106,7 +117,9 @@ def run(model, verb, key, params, data):
         arguments["moments"] = call(model, "population_moments", params=params)
     if verb == "refine":
         arguments |= {"tol": 0.0, "max_iters": 4}
-    return call(model, verb, **arguments)
+    result = call(model, verb, **arguments)
+    # A number of Python, which has no type of its own among arrays.
+    return np.int32(result) if verb == "num_parameters" else result
 
 
 # Caches: of eager results and of compiled functions, for each model and precision.
