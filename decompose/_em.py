@@ -242,6 +242,6 @@ def _result(rules: _Rules, last: _State) -> EMResult:
     )
     gain = jnp.where(jnp.isfinite(last.gain), last.gain, 0)
     num_iters, history = last.num_evaluations - 1, last.history
-    if history is not None:
+    if history is not None and at.recorded is not None:
         history = jnp.where(jnp.arange(history.shape[0]) <= num_iters, history, at.recorded)
     return EMResult(params, at.objective, gain, num_iters, jnp.asarray(at.done), status, history)

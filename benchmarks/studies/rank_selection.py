@@ -20,6 +20,7 @@ Claims (ours):
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -160,7 +161,7 @@ def _physionet(options: Options, key: Array) -> _Real:
 
 def _survey(options: Options, key: Array, model: Any, candidates: tuple[int, ...], num_splits: int) -> _Real:
     survey = real_data.nltcs(options)
-    given = {"variables": survey.variables}
+    given: dict[str, Any] = {"variables": survey.variables}
 
     def score(params: Any) -> float:
         return float(jnp.mean(model.log_likelihood(params, survey.rows.test, key=key, **given)))
@@ -176,7 +177,7 @@ def _english(options: Options, key: Array) -> _Real:
     num_words, sentences = (50, 300) if options.quick else (1_000, 20_000)
     text = real_data.english(options, num_words, sentences)
     train, test = text.rows
-    given = {"lengths": text.lengths.train, "num_symbols": text.num_symbols}
+    given: dict[str, Any] = {"lengths": text.lengths.train, "num_symbols": text.num_symbols}
 
     def score(params: Any) -> float:
         values = hidden_markov.log_likelihood(params, test, lengths=text.lengths.test)
@@ -213,7 +214,7 @@ def run(options: Options) -> Report:
         _repeat(
             f"{model.__name__.rpartition('.')[2]}, k = 4, n = {rows:,}",
             model,
-            lambda key, draw=draw: draw(key, 4, rows),
+            partial(draw, k=4, num_rows=rows),
             4,
             trials,
             range(3, 7),
@@ -260,7 +261,7 @@ def _claims(separated: list[_Trials], every: list[_Trials], real: list[_Real]) -
         Claim(
             "with s = 1 and 20,000 rows the choice is right in at least 95 % of all trials, k = 2 to 8",
             f"{sum(right)} of {len(right)}",
-            np.mean(right) >= 0.95,
+            bool(np.mean(right) >= 0.95),
         ),
         Claim("never above the truth by more than one", f"at most {above} above, in {number} trials", above <= 1),
         Claim(
