@@ -125,6 +125,8 @@ def _repeat(
         }
         for rule, number in found.items():
             chosen[rule].append(number)
+    # Linux allows a process 65,530 memory maps, of which every compiled function takes a dozen.
+    jax.clear_caches()
     return _Trials(name, truth, chosen)
 
 
@@ -135,6 +137,7 @@ def _timed(name: str, select: Callable[[], RankSelection], score: Callable[[Any]
     seconds = time.perf_counter() - start
     test = {each.num_components: score(each.params) for each in selection.candidates}
     print(f"\n{name}\n{selection.message}", flush=True)
+    jax.clear_caches()
     return _Real(name, selection, test, seconds)
 
 
