@@ -33,7 +33,8 @@ check: $(VENV)/.dev  ## lint, formatting, static types of the installed package 
 	rm -rf build $(VENV)/wheel
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target $(VENV)/wheel .
 	cd $(VENV) && MYPYPATH=wheel:.. bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache \
-		-p latensor.base -p latensor.moments -p latensor.decompose -p latensor.models -p latensor.inference -p benchmarks
+		-p latensor.base -p latensor.moments -p latensor.decompose -p latensor.models -p latensor.inference \
+		-p benchmarks
 
 format: $(VENV)/.dev  ## let ruff format and fix what it can
 	$(BIN)/ruff check --fix .

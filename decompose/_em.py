@@ -37,6 +37,8 @@ class Evaluation(NamedTuple):
     """The objective of the parameters before the step."""
     done: Bool[Array, ""] | bool = False
     """Whether the parameters before the step are good enough to stop."""
+    recorded: Float[Array, ""] | None = None
+    """What the history keeps in place of the objective, such as a likelihood without its prior."""
 
 
 class EMResult(NamedTuple):
@@ -53,6 +55,9 @@ class EMResult(NamedTuple):
     done: Bool[Array, ""]
     """Whether `step` declared `params` good enough."""
     status: Int[Array, ""]
+    history: Float[Array, " steps"] | None = None
+    """The objective of the parameters that the loop would have returned after no update, after one, and so on; beyond
+    `num_iters`, that of `params`. `None` unless asked for."""
 
 
 class _Point(NamedTuple):
@@ -83,6 +88,8 @@ class _State(NamedTuple):
     num_evaluations: Int[Array, ""]
     jump: _Jump | None
     """`None` for plain EM."""
+    history: Float[Array, " steps"] | None
+    """`None` where none is kept."""
 
 
 class _Rules(NamedTuple):
@@ -104,6 +111,7 @@ def expectation_maximization(
     scale: Float[Array, ""] | float | None = None,
     feasible: Callable[[Params, Params], Params] | None = None,
     length: Callable[[Params], Float[Array, ""]] | None = None,
+    history: int | None = None,
 ) -> EMResult:
     """Repeat an EM step until a cycle gains no more than `tol * scale`, the step declares itself done, or the limit.
 
@@ -119,6 +127,8 @@ def expectation_maximization(
       scale: the unit of `tol` and `gain`; by default `max(|objective|, 1)`.
       feasible: maps an extrapolated jump, and the EM iterate closest to it, to valid parameters. `None`: plain EM.
       length: of a change of the parameters, where they have units or weights; by default the Euclidean one.
+      history: the number of updates, at least `max_iters`, whose objectives are kept, the start apart; `None` keeps
+        none.
 
     Returns:
       `EMResult`. Its status is `MAX_ITERS` unless the step was done or `|gain| ≤ max(tol, 100 machine epsilons)`.
@@ -135,12 +145,15 @@ def expectation_maximization(
 
     def evaluate(params: Params) -> _Point:
         at = opened(frozen, params)
-        return _Point(params, Evaluation(at.updated, jnp.asarray(at.objective), jnp.asarray(at.done)))
+        objective = jnp.asarray(at.objective)
+        recorded = None if history is None else objective if at.recorded is None else at.recorded
+        return _Point(params, Evaluation(at.updated, objective, jnp.asarray(at.done), recorded))
 
     # The loop holds the only copy of `step`: the start is evaluated there as well, so the first state is a placeholder.
     blank = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(evaluate, start).at)
-    first = _first_state(_Point(start, blank), accelerate=feasible is not None)
     dtype = blank.objective.dtype
+    room = None if history is None else jnp.zeros(history + 1, dtype)
+    first = _first_state(_Point(start, blank), feasible is not None, room)
     rules = _Rules(
         jnp.asarray(tol, dtype), None if scale is None else jnp.asarray(scale, dtype), jnp.asarray(max_iters, jnp.int32)
     )
@@ -155,6 +168,10 @@ def expectation_maximization(
                 _settle(rules, *_end_jump(state, state.jump, point)),
                 _begin_jump(state, state.jump, point, feasible, length or _length),
             )
+        if state.history is not None:
+            # What would be returned now.
+            last = _end(rules, state).settled.at.recorded
+            state = state._replace(history=state.history.at[state.num_evaluations].set(last))
         return state._replace(num_evaluations=state.num_evaluations + 1)
 
     result = _result(rules, lax.while_loop(rules.unfinished, advance, freeze(first)))
@@ -163,10 +180,10 @@ def expectation_maximization(
     return result._replace(params=params)
 
 
-def _first_state(start: _Point, accelerate: bool) -> _State:
+def _first_state(start: _Point, accelerate: bool, history: Array | None) -> _State:
     one = jnp.ones_like(start.at.objective)
     jump = _Jump(jnp.asarray(False), start, one, _GROWTH * one) if accelerate else None
-    return _State(start, start.params, jnp.inf * one, jnp.int32(0), jump)
+    return _State(start, start.params, jnp.inf * one, jnp.int32(0), jump, history)
 
 
 def _select(condition: Array, one: Any, other: Any) -> Any:
@@ -216,10 +233,15 @@ def _end_jump(state: _State, jump: _Jump, point: _Point) -> tuple[_State, _Point
     return state._replace(jump=ended), _select(good, point, jump.ahead)
 
 
+def _end(rules: _Rules, state: _State) -> _State:
+    """Return the state in which the loop ends if it ends here: the fallback of a pending jump is known."""
+    if state.jump is None:
+        return state
+    return _select(state.jump.pending, _settle(rules, state, state.jump.ahead), state)
+
+
 def _result(rules: _Rules, last: _State) -> EMResult:
-    if last.jump is not None:
-        # The limit was reached before a pending jump could be evaluated: its fallback is known.
-        last = _select(last.jump.pending, _settle(rules, last, last.jump.ahead), last)
+    last = _end(rules, last)
     params, at = last.settled
     threshold = jnp.maximum(rules.tol, _ROUNDING * machine_epsilon(last.gain.dtype))
     status = worst(
@@ -227,4 +249,7 @@ def _result(rules: _Rules, last: _State) -> EMResult:
         status_if(~jnp.isfinite(at.objective), Status.NON_FINITE),
     )
     gain = jnp.where(jnp.isfinite(last.gain), last.gain, 0)
-    return EMResult(params, at.objective, gain, last.num_evaluations - 1, jnp.asarray(at.done), status)
+    num_iters, history = last.num_evaluations - 1, last.history
+    if history is not None and at.recorded is not None:
+        history = jnp.where(jnp.arange(history.shape[0]) <= num_iters, history, at.recorded)
+    return EMResult(params, at.objective, gain, num_iters, jnp.asarray(at.done), status, history)

@@ -11,18 +11,18 @@ import numpy as np
 from latensor.base import is_concrete
 from latensor.decompose import Status
 from latensor.models import Fit, Refined
-from latensor.moments.internal import Rows
+from latensor.moments.internal import Rows, as_table
 
-# The verbs that functions over models call.
+# The verbs of a model of one hidden variable that functions over models call.
 _VERBS = ("as_data", "component_columns", "fit", "permute", "refine")
 
 
-def check_model(model: Any) -> ModuleType:
-    """Return `model` if it is a module with the verbs of a model of one hidden variable."""
+def check_model(model: Any, verbs: tuple[str, ...] = _VERBS) -> ModuleType:
+    """Return `model` if it is a module with the verbs that are needed."""
     expected = "model: expected a module of latensor.models, such as latensor.models.gaussian_mixture"
     if not isinstance(model, ModuleType):
         raise ValueError(f"{expected}; got {type(model).__name__}")
-    missing = [verb for verb in _VERBS if not callable(getattr(model, verb, None))]
+    missing = [verb for verb in verbs if not callable(getattr(model, verb, None))]
     if missing:
         raise ValueError(f"{expected}, of one hidden variable; got {model.__name__}, which has no {missing[0]}")
     return model
@@ -56,29 +56,31 @@ def check_estimate(model: ModuleType, fit: Any, allow_unconverged: bool) -> Fit 
 
 def check_data(model: ModuleType, x: Any, keywords: dict[str, Any], function: str) -> Rows:
     """Return the data of a model, from an array and keywords such as `mask`, or from a data type."""
-    known = [name for name in inspect.signature(model.as_data).parameters if name != "x"]
+    # A graph takes a table of its own columns.
+    read = getattr(model, "as_data", as_table)
+    known = [name for name in inspect.signature(read).parameters if name != "x"]
     for name in keywords:
         if name not in known:
             raise TypeError(
                 f"{function}() got an unexpected keyword argument {name!r}; the data of {model_name(model)} have "
                 f"{', '.join(known)}; options of its fit or refine are passed as options={{...}}"
             )
-    return model.as_data(x, **keywords)
+    return read(x, **keywords)
 
 
-def check_options(model: ModuleType, verb: str, options: Any) -> dict[str, Any]:
+def check_options(model: ModuleType, verb: str, options: Any, name: str = "options") -> dict[str, Any]:
     """Return options of a verb: keywords that are not about the data."""
     if options is None:
         return {}
-    expected = f"options: expected a dict of keywords of {model_name(model)}.{verb}"
+    expected = f"{name}: expected a dict of keywords of {model_name(model)}.{verb}"
     if not isinstance(options, dict):
         raise ValueError(f"{expected}; got {type(options).__name__}")
     data = inspect.signature(model.as_data).parameters
     parameters = inspect.signature(getattr(model, verb)).parameters.values()
     known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in data]
-    for name in options:
-        if name not in known:
-            raise ValueError(f"{expected}, {', '.join(known)}; got {name!r}")
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{expected}, {', '.join(known)}; got {option!r}")
     return options
 
 

@@ -1,8 +1,8 @@
 """Latent-variable models: the third layer, one package per model, all with the same verbs.
 
 `fit` (method of moments) and `refine` (EM) learn a model; `posterior` and `log_likelihood` apply it; `sample`,
-`population_moments`, `fit_moments` and `permute` are for experiments. The same verb has the same signature and the same
-type of result in every model.
+`population_moments`, `fit_moments` and `permute` are for experiments; `num_parameters` counts what is free. The same
+verb has the same signature and the same type of result in every model.
 """
 
 from latensor.models import (

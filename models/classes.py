@@ -119,6 +119,7 @@ def penalized_em(
     tol: Array,
     max_iters: Array,
     feasible: Callable[[Params, Params], Params] | None = None,
+    history: int | None = None,
 ) -> Refined:
     """Maximize the mean log-likelihood plus `penalty` by EM; the result's `log_likelihood` is without it.
 
@@ -130,13 +131,15 @@ def penalized_em(
       tol: see `expectation_maximization`.
       max_iters: limit on the steps.
       feasible: see `expectation_maximization`; `None` for plain EM.
+      history: see `expectation_maximization`; of the log-likelihood without `penalty`.
 
     """
 
     def step(params: Params) -> Evaluation:
         sums = expect(params)
-        return Evaluation(update(params, sums), sums.log_likelihood + penalty(params))
+        objective = sums.log_likelihood + penalty(params)
+        return Evaluation(update(params, sums), objective, recorded=sums.log_likelihood)
 
-    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=feasible)
+    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=feasible, history=history)
     # Not the objective less the penalty: a large one would leave no digits.
     return as_refined(result._replace(objective=expect(result.params).log_likelihood), result.params)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_integer, check_number, divide, is_concrete, machine_epsilon
+from latensor.base import check_bool, check_integer, check_number, divide, is_concrete, machine_epsilon
 from latensor.decompose.internal import EMResult
 from latensor.models.results import Refined
 
@@ -24,6 +24,15 @@ def em_limits(tol: Any, max_iters: Any, dtype: Any) -> tuple[Float[Array, ""], I
         raise ValueError(f"tol: expected a finite number; got {tol!r}")
     max_iters = check_integer("max_iters", max_iters, 0) if is_concrete(max_iters) else max_iters
     return jnp.asarray(check_number("tol", tol, 0.0), dtype), jnp.asarray(max_iters, jnp.int32)
+
+
+def history_length(history: Any, max_iters: Any) -> int | None:
+    """Return how many steps a history has room for, or `None` where none is kept."""
+    if not check_bool("history", history):
+        return None
+    if not is_concrete(max_iters):
+        raise ValueError("history: expected False where max_iters is traced: it is the length of the history; got True")
+    return check_integer("max_iters", max_iters, 0)
 
 
 def blend(columns: Float[Array, "d k"], overall: Float[Array, " d"], share: Float[Array, ""]) -> Float[Array, "d k"]:
@@ -47,4 +56,4 @@ def better_start(begin: Callable[[Params], tuple[State, Float[Array, ""]]], give
 
 def as_refined(result: EMResult, params: Any) -> Refined:
     """Return what `refine` returns, for EM whose objective is the mean log-likelihood of a row."""
-    return Refined(params, result.status, result.num_iters, result.gain, result.objective)
+    return Refined(params, result.status, result.num_iters, result.gain, result.objective, result.history)

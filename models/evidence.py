@@ -37,7 +37,7 @@ _Product = Callable[[Float[Array, "d r"]], Float[Array, "d r"]]
 
 # Standard errors above zero that the k-th direction needs, and the gain: noise gets there in one of 160 data sets.
 # Set by synthetic corpora. On real data a direction can be worth having and miss it: house-votes-84, k = 4, has 2.497.
-_CLEAR = 2.5
+CLEAR = 2.5
 # Beyond any doubt, and finite.
 _CERTAIN = 1e6
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -69,10 +69,10 @@ def evidence_status(evidence: Evidence) -> Int[Array, ""]:
     status = worst()
     if evidence.gain is not None and evidence.gain_error is not None:
         # The rank says whether the components are noise. Where it is not judged, the gain has to.
-        least = 0 if evidence.rank is not None else _CLEAR * evidence.gain_error
+        least = 0 if evidence.rank is not None else CLEAR * evidence.gain_error
         status = worst(status, status_if(~(evidence.gain > least), Status.POOR_FIT))
     if evidence.rank is not None:
-        status = worst(status, status_if(~(evidence.rank > _CLEAR), Status.RANK_DEFICIENT))
+        status = worst(status, status_if(~(evidence.rank > CLEAR), Status.RANK_DEFICIENT))
     return status
 
 

@@ -40,6 +40,9 @@ class Refined(NamedTuple):
     """Of `params`: the weighted mean over rows, or over sequences. Where the model has no closed form for it, this is
     the evidence lower bound, with the posteriors that EM has come to; a new call starts those anew, and may begin
     lower."""
+    history: Float[Array, " steps"] | None = None
+    """With `history=True`, `log_likelihood` at the start and after each step, in an array of `max_iters + 1`; entries
+    beyond `num_iters` repeat the last."""
 
 
 class Spectrum(NamedTuple):

@@ -197,6 +197,7 @@ def variational_em(
     blended: Params,
     tol: Float[Array, ""],
     max_iters: Int[Array, ""],
+    history: int | None,
 ) -> Refined:
     """Climb the mean evidence bound of a row from the better of two starts, by EM with squared extrapolation.
 
@@ -211,6 +212,7 @@ def variational_em(
       blended: others, without zeros.
       tol: relative gain at which to stop.
       max_iters: limit on the steps.
+      history: see `expectation_maximization`.
 
     """
 
@@ -232,5 +234,7 @@ def variational_em(
         return jnp.sqrt(size(change.params) + jnp.sum(weights * jnp.sum(change.rows**2, axis=1)))
 
     start = better_start(begin, given, blended)
-    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, feasible=valid, length=length)
+    result = expectation_maximization(
+        step, start, tol=tol, max_iters=max_iters, feasible=valid, length=length, history=history
+    )
     return as_refined(result, result.params.params)

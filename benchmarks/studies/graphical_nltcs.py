@@ -21,7 +21,6 @@ Claim (ours): each tree gives held-out people a higher likelihood than all laten
 as many parameters or fewer.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -85,7 +84,7 @@ def _tree(name: str, answers: Answers) -> _Model:
     rng = np.random.default_rng(k)
     starts = [refine(draw_params(rng, graph, structure=0.0)) for _ in range(_STARTS)]
     best = max(starts, key=lambda end: float(end.log_likelihood)).params
-    num_parameters = sum((shape[0] - 1) * math.prod(shape[1:]) for shape in graph.shapes)
+    num_parameters = graphical.num_parameters(fit.params)
     values = [score(params, test) for params in (fit.params, estimates["refine"], best)]
     status = Status(int(fit.status)).name
     return _Model(name, num_parameters, score(estimates[by], test), by, (*values, status))

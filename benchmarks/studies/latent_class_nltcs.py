@@ -98,7 +98,7 @@ def run(options: Options) -> Report:
 
 
 def _row(outcome: _Outcome, people: int, membership: float) -> list[Any]:
-    parameters = (nltcs.NUM_ITEMS + 1) * outcome.k - 1
+    parameters = latent_class.num_parameters(outcome.params, variables=nltcs.NLTCS_VARIABLES)
     bic = -2 * people * outcome.train[1] + parameters * float(np.log(people))
     values = [f"{value:.4f}" for value in (*outcome.train, *outcome.test, membership)]
     ending = [f"{outcome.ends} of 10", outcome.steps, outcome.status, *outcome.seconds]

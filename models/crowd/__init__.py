@@ -37,7 +37,14 @@ from latensor.models.crowd.likelihood import (
     posterior,
     worker_accuracy,
 )
-from latensor.models.crowd.params import DawidSkene, component_columns, permute, population_moments, sample
+from latensor.models.crowd.params import (
+    DawidSkene,
+    component_columns,
+    num_parameters,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.crowd.spectral import fit, fit_moments
 from latensor.models.crowd.votes import Diagnostics
 
@@ -52,6 +59,7 @@ __all__ = [
     "fit_moments",
     "log_likelihood",
     "majority_vote",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -14,7 +14,7 @@ from latensor.models.crowd.data import check_pair
 from latensor.models.crowd.groups import count_labels
 from latensor.models.crowd.likelihood import expect, is_labelled, wins
 from latensor.models.crowd.params import DawidSkene, stack, unstack
-from latensor.models.em import em_limits
+from latensor.models.em import em_limits, history_length
 from latensor.models.results import Refined
 from latensor.moments import Labels, categorical_variables
 from latensor.moments.internal import average_weights
@@ -38,6 +38,7 @@ def refine(
     pseudo_count: float | Array = 1.0,
     class_prior: Literal["balanced", "uniform", "estimated"] = "balanced",
     pooling: float | Array | None = None,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM. The likelihood times the prior of the parameters never falls.
 
@@ -61,6 +62,7 @@ def refine(
         at the start. By default none where workers gave many labels (five per cell of their matrix, in the mean over
         labels), and up to `2k` where they gave few: a confusion matrix cannot be learned from ten labels, and EM would
         err on more items than a vote.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`; its `log_likelihood` is that of the labels alone, without the prior. Classes keep their names. Cost:
@@ -72,10 +74,11 @@ def refine(
     check_option("class_prior", class_prior, CLASS_PRIORS)
     pseudo = jnp.asarray(check_number("pseudo_count", pseudo_count, 0.0), dtype)
     pooled = None if pooling is None else jnp.asarray(check_number("pooling", pooling, 0.0), dtype)
-    return _refine(params, labels, *em_limits(tol, max_iters, dtype), pseudo, class_prior, pooled)
+    length = history_length(history, max_iters)
+    return _refine(params, labels, *em_limits(tol, max_iters, dtype), pseudo, class_prior, pooled, length)
 
 
-@partial(jax.jit, static_argnames=("class_prior",))
+@partial(jax.jit, static_argnames=("class_prior", "history"))
 def _refine(
     params: DawidSkene,
     labels: Labels,
@@ -84,6 +87,7 @@ def _refine(
     pseudo_count: Float[Array, ""],
     class_prior: str,
     pooling: Float[Array, ""] | None,
+    history: int | None,
 ) -> Refined:
     workers, k, _ = params.confusion.shape
     variables = categorical_variables(workers, k)
@@ -111,7 +115,13 @@ def _refine(
 
         start = params._replace(prior=even) if class_prior == "uniform" else params
         return penalized_em(
-            lambda params: expect(params, labels, weights), update, penalty, start, tol=tol, max_iters=max_iters
+            lambda params: expect(params, labels, weights),
+            update,
+            penalty,
+            start,
+            tol=tol,
+            max_iters=max_iters,
+            history=history,
         )
 
     if class_prior != "balanced":

@@ -8,7 +8,7 @@ from latensor.base import divide, small_jit
 from latensor.models.classes import safe_log
 from latensor.models.crowd.groups import group_views
 from latensor.models.crowd.likelihood import log_joint
-from latensor.models.crowd.params import DawidSkene
+from latensor.models.crowd.params import DawidSkene, count_parameters
 from latensor.models.evidence import Evidence, after, effective_rows, judge_gain
 from latensor.models.pair_rank import pair_rank
 from latensor.moments import Labels
@@ -41,8 +41,10 @@ def weigh_evidence(
     # One label more, whatever it is, as in the estimate.
     alone = (counts + drawn * overall[None, :] + 1 / k) / (own + drawn + 1)
     gains = values - sum_by_item(labels, safe_log(alone).reshape(-1, 1), k)[:, 0]
-    num_parameters = (k - 1) * ((k - 1) * jnp.sum(divide(own, own + drawn)) + 1)
-    return judge_gain(certainty, gains, num_parameters, effective_rows(weights), weights)
+    number = jnp.sum(divide(own, own + drawn))
+    # Of labels that do not depend on the item, each worker has a single distribution.
+    more = count_parameters(k, number) - (k - 1) * number
+    return judge_gain(certainty, gains, more, effective_rows(weights), weights)
 
 
 def _group_rank(

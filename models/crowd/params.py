@@ -1,7 +1,7 @@
 """Parameters of a crowd of workers, draws from it, and its exact moments."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, draw_components, inverse_cdf
 from latensor.moments import Moments
 from latensor.moments.internal import finite_moments
+
+# A number of workers, or a traced one of what they count as.
+Count = TypeVar("Count", int, Array)
 
 
 class DawidSkene(NamedTuple):
@@ -53,6 +56,17 @@ def unstack(tables: Float[Array, "rows k"]) -> Float[Array, "workers k k"]:
     """Return stacked blocks as confusion matrices."""
     k = tables.shape[1]
     return tables.reshape(-1, k, k)
+
+
+def num_parameters(params: DawidSkene) -> int:
+    """Return the number of free parameters: `k − 1` of the prior, and `k (k − 1)` per worker."""
+    workers, k, _ = check_params(params).confusion.shape
+    return count_parameters(k, workers)
+
+
+def count_parameters(num_classes: int, num_workers: Count) -> Count:
+    """Return the number of free parameters of some workers, whose number may be traced."""
+    return num_classes - 1 + num_classes * (num_classes - 1) * num_workers
 
 
 def permute(params: DawidSkene, order: ArrayLike) -> DawidSkene:

@@ -30,7 +30,14 @@ from latensor.models.gamma_poisson.likelihood import (
     posterior,
     posterior_intensities,
 )
-from latensor.models.gamma_poisson.params import GammaPoisson, component_columns, permute, population_moments, sample
+from latensor.models.gamma_poisson.params import (
+    GammaPoisson,
+    component_columns,
+    num_parameters,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.gamma_poisson.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -43,6 +50,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

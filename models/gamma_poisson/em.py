@@ -1,5 +1,6 @@
 """Variational EM for the Gamma-Poisson model."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_number, divide, positive_or_one, smallest_normal
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
-from latensor.models.em import blend, em_limits
+from latensor.models.em import blend, em_limits, history_length
 from latensor.models.gamma_poisson.inference import (
     Gammas,
     evidence_bound,
@@ -41,6 +42,7 @@ def refine(
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
     smoothing: float | Array = 1e-2,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by variational EM on the observed counts. The evidence lower bound never falls.
 
@@ -57,6 +59,7 @@ def refine(
       max_iters: limit on the steps.
       smoothing: share of the overall frequencies that is blended into the topics of the start, where that raises its
         bound.
+      history: also return the bound at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`; its `log_likelihood` is the evidence lower bound.
@@ -68,7 +71,7 @@ def refine(
     check_observed(table)
     dtype = params.topics.dtype
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, table, *em_limits(tol, max_iters, dtype), share)
+    return _refine(params, table, *em_limits(tol, max_iters, dtype), share, history_length(history, max_iters))
 
 
 class _Sums(NamedTuple):
@@ -82,9 +85,14 @@ class _Sums(NamedTuple):
     log_mean: Float[Array, " k"]
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="history")
 def _refine(
-    params: GammaPoisson, table: Table, tol: Float[Array, ""], max_iters: Int[Array, ""], smoothing: Float[Array, ""]
+    params: GammaPoisson,
+    table: Table,
+    tol: Float[Array, ""],
+    max_iters: Int[Array, ""],
+    smoothing: Float[Array, ""],
+    history: int | None,
 ) -> Refined:
     dtype = params.topics.dtype
     floats = 4 * table.num_dimensions
@@ -109,7 +117,9 @@ def _refine(
         return GammaPoisson(topics, *update_prior(params.shapes, sums.log_mean, sums.mean))
 
     blended = params._replace(topics=blend(params.topics, overall, smoothing))
-    refined = variational_em(local, collect, update, _feasible, _size, weights, params, blended, tol, max_iters)
+    refined = variational_em(
+        local, collect, update, _feasible, _size, weights, params, blended, tol, max_iters, history
+    )
     never = status_if(~jnp.all(data.rates > 0), Status.UNOBSERVED)
     return refined._replace(status=worst(refined.status, never))
 

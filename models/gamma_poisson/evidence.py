@@ -14,7 +14,7 @@ from latensor.models.components import Correction, SecondMoments
 from latensor.models.evidence import Evidence, add_evidence, after, choose_rows, effective_rows, judge_gain, table_rank
 from latensor.models.gamma_poisson.inference import evidence_bound, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.likelihood import sample_likelihoods
-from latensor.models.gamma_poisson.params import GammaPoisson
+from latensor.models.gamma_poisson.params import GammaPoisson, count_parameters
 from latensor.models.results import Fit
 from latensor.moments import Table
 from latensor.moments.internal import Centred
@@ -44,7 +44,10 @@ def weigh_evidence(
     rank = table_rank(key_rank, data, moments, correction, weights, k)
     rows = choose_rows(data.table, _NUM_ROWS)
     gains = _at_least(jax.random.fold_in(key_rank, 1), params, rows) - one_topic(rows, moments.mean).log_likelihood
-    return judge_gain(rank, gains, (k - 1) * jnp.sum(moments.mean > 0), effective_rows(data.weights))
+    # Dimensions without a count have no parameters.
+    number = jnp.sum(moments.mean > 0)
+    more = count_parameters(k, number) - count_parameters(1, number)
+    return judge_gain(rank, gains, more, effective_rows(data.weights))
 
 
 def _at_least(key: Array, params: GammaPoisson, rows: Table) -> Float[Array, " n"]:

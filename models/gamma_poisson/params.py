@@ -1,7 +1,7 @@
 """Parameters of the Gamma-Poisson model, draws from it, and its exact moments."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples
 from latensor.moments import Cumulants, Moments
 from latensor.moments.internal import finite_moments, gamma_poisson_cumulants
+
+# A number of dimensions, or a traced one of those that occur.
+Count = TypeVar("Count", int, Array)
 
 
 class GammaPoisson(NamedTuple):
@@ -38,6 +41,17 @@ def check_params(params: Any) -> GammaPoisson:
             f"params: expected topics (d, k) and shapes (k,); got shapes {topics.shape} and {shapes.shape}"
         )
     return GammaPoisson(topics, shapes.astype(topics.dtype), rate.astype(topics.dtype))
+
+
+def num_parameters(params: GammaPoisson) -> int:
+    """Return the number of free parameters: a shape and `d − 1` shares of dimensions per topic, and the rate."""
+    d, k = check_params(params).topics.shape
+    return count_parameters(k, d)
+
+
+def count_parameters(num_components: int, num_dimensions: Count) -> Count:
+    """Return the number of free parameters of topics that have some dimensions; that of dimensions may be traced."""
+    return num_components * num_dimensions + 1
 
 
 def permute(params: GammaPoisson, order: ArrayLike) -> GammaPoisson:

@@ -1,5 +1,6 @@
 """EM for the mixture of Gaussians, on the likelihood of the observed entries."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from latensor.base import divide, machine_epsilon, matmul, positive_or_one
 from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, inverse_root, status_if, worst
-from latensor.models.em import as_refined, em_limits
+from latensor.models.em import as_refined, em_limits, history_length
 from latensor.models.gaussian_mixture.covariance import Family, family_of, smallest_variance
 from latensor.models.gaussian_mixture.density import (
     Products,
@@ -38,6 +39,7 @@ def refine(
     row_weights: ArrayLike | None = None,
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM on the likelihood of the observed entries, which never falls.
 
@@ -53,6 +55,7 @@ def refine(
       tol: stop when a step gains no more than this share of the log-likelihood; default: 10 machine epsilons in
         float32 and 1e-8 in float64.
       max_iters: limit on the steps.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`. The status is `BOUNDARY` where a component has closed in on a few points or on a plane, on which the
@@ -65,7 +68,8 @@ def refine(
     params, table = check_pair(params, x, mask, row_weights)
     check_observed(table)
     data = prepare(params, table)
-    return _refine(params, data, *em_limits(tol, max_iters, params.means.dtype))
+    length = history_length(history, max_iters)
+    return _refine(params, data, *em_limits(tol, max_iters, params.means.dtype), length)
 
 
 # A covariance within this factor of the bounds goes no nearer to them.
@@ -101,10 +105,14 @@ def prepare(params: GaussianMixture, table: Table) -> Data:
     return Data(group_rows(table, weights)[0], None, floor, is_observed)
 
 
-@jax.jit
-def _refine(params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iters: Int[Array, ""]) -> Refined:
+@partial(jax.jit, static_argnames="history")
+def _refine(
+    params: GaussianMixture, data: Data, tol: Float[Array, ""], max_iters: Int[Array, ""], history: int | None
+) -> Refined:
     floor = variance_floor(params, data.floor)
-    result = expectation_maximization(lambda params: em_step(params, data, floor), params, tol=tol, max_iters=max_iters)
+    result = expectation_maximization(
+        lambda params: em_step(params, data, floor), params, tol=tol, max_iters=max_iters, history=history
+    )
     refined = as_refined(result, result.params)
     # A component that has closed in on a few points, or on a plane.
     status = worst(

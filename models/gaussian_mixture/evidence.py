@@ -9,7 +9,7 @@ from latensor.models.components import Correction, SecondMoments
 from latensor.models.evidence import Evidence, after, choose_rows, effective_rows, judge_gain, table_rank
 from latensor.models.gaussian_mixture.covariance import smallest_variance
 from latensor.models.gaussian_mixture.likelihood import log_joint
-from latensor.models.gaussian_mixture.params import GaussianMixture
+from latensor.models.gaussian_mixture.params import GaussianMixture, num_parameters
 from latensor.moments.internal import Centred
 
 # Rows whose likelihood is compared with that of one component.
@@ -37,5 +37,5 @@ def weigh_evidence(
     )
     rows = choose_rows(data.table, NUM_ROWS)
     ours, theirs = (jax.nn.logsumexp(log_joint(model, rows), axis=1) for model in (params, one))
-    # A weight, a mean and a variance for every further component.
-    return judge_gain(rank, ours - theirs, (k - 1) * (weights.shape[0] + 2), effective_rows(data.weights))
+    more = num_parameters(params) - num_parameters(one)
+    return judge_gain(rank, ours - theirs, more, effective_rows(data.weights))

@@ -42,6 +42,17 @@ def check_params(params: Any) -> GaussianMixture:
     return GaussianMixture(weights.astype(means.dtype), means, variance.astype(means.dtype))
 
 
+def num_parameters(params: GaussianMixture) -> int:
+    """Return the number of free parameters: `k − 1` weights, `d` coordinates of each mean, and the covariances.
+
+    A covariance has one if it is spherical, `d` if diagonal and `d (d + 1) / 2` if full; a shared one counts once.
+    """
+    params = check_params(params)
+    d, k = params.means.shape
+    each = (1, d, d * (d + 1) // 2)[max(params.variance.ndim - 1, 0)]
+    return k - 1 + d * k + each * (1 if family_of(params.variance, k).shared else k)
+
+
 def permute(params: GaussianMixture, order: ArrayLike) -> GaussianMixture:
     """Return the same model with its components in another order: component `i` is the old `order[i]`."""
     params = check_params(params)

@@ -36,7 +36,7 @@ from latensor.models.graphical.estimate import Diagnostics
 from latensor.models.graphical.graph import Graph, Node, directed, undirected
 from latensor.models.graphical.likelihood import log_likelihood, posterior
 from latensor.models.graphical.moments import GraphMoments
-from latensor.models.graphical.params import Graphical, permute
+from latensor.models.graphical.params import Graphical, num_parameters, permute
 from latensor.models.graphical.picture import draw
 from latensor.models.graphical.plan import Plan, plan
 from latensor.models.graphical.population import population_moments
@@ -58,6 +58,7 @@ __all__ = [
     "grid",
     "latent_tree",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "plan",
     "population_moments",

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_bool, check_number, divide
 from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
-from latensor.models.em import as_refined, better_start, blend, em_limits
+from latensor.models.em import as_refined, better_start, blend, em_limits, history_length
 from latensor.models.graphical.data import check_any_observed, check_pair
 from latensor.models.graphical.factors import (
     Factors,
@@ -56,6 +56,7 @@ def refine(
     max_iters: int | Array = 200,
     smoothing: float | Array = 1e-2,
     accelerate: bool = True,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM on the likelihood of the rows, which never falls.
 
@@ -71,6 +72,7 @@ def refine(
       smoothing: of a directed graph, the share of overall frequencies (even ones, of hidden nodes) that is blended into
         the start, where that raises its likelihood.
       accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is plain EM.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`. Probabilities of zero in the tables of a directed graph stay zero, unless blended, and shared tables
@@ -82,12 +84,13 @@ def refine(
     params, codes, weights = check_pair(params, x, mask=mask, row_weights=row_weights)
     check_any_observed(codes, weights)
     dtype = params.tables[0].dtype
+    length = history_length(history, max_iters)
     tol, max_iters = em_limits(tol, max_iters, dtype)
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, codes, weights, tol, max_iters, share, check_bool("accelerate", accelerate))
+    return _refine(params, codes, weights, tol, max_iters, share, check_bool("accelerate", accelerate), length)
 
 
-@partial(jax.jit, static_argnames="accelerate")
+@partial(jax.jit, static_argnames=("accelerate", "history"))
 def _refine(
     params: Graphical,
     codes: Int[Array, "n d"],
@@ -96,6 +99,7 @@ def _refine(
     max_iters: Int[Array, ""],
     smoothing: Float[Array, ""],
     accelerate: bool,
+    history: int | None,
 ) -> Refined:
     graph, dtype = params.graph, params.tables[0].dtype
     split = split_graph(graph)
@@ -127,7 +131,12 @@ def _refine(
     if graph.is_directed:
         params = better_start(begin, params, _blend(params, codes, weights, smoothing))
     result = expectation_maximization(
-        step, params, tol=tol, max_iters=max_iters, feasible=_feasible if accelerate else None
+        step,
+        params,
+        tol=tol,
+        max_iters=max_iters,
+        feasible=_feasible if accelerate else None,
+        history=history,
     )
     seen = jnp.any((codes >= 0) & (weights > 0)[:, None], axis=0)
     status = worst(result.status, status_if(~jnp.all(seen), Status.UNOBSERVED))

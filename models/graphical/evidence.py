@@ -3,8 +3,6 @@
 With one state for every hidden variable the leaves are independent, so the gain is that over independent variables.
 """
 
-import itertools
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -32,7 +30,7 @@ from latensor.models.graphical.groups import indicators, spread, take, value_fre
 from latensor.models.graphical.layout import make_layout
 from latensor.models.graphical.likelihood import row_log_likelihoods
 from latensor.models.graphical.moments import GraphData
-from latensor.models.graphical.params import Graphical
+from latensor.models.graphical.params import Graphical, num_parameters
 from latensor.models.graphical.plan import Plan, allows_exact_inference
 from latensor.models.results import Fit
 from latensor.moments import Table, map_over_rows, sum_over_rows
@@ -165,25 +163,8 @@ def _choose_rows(data: GraphData, size: int) -> _Rows:
 def _weigh_gain(params: Graphical, rows: _Rows) -> Evidence:
     """Return how much likelier rows are than if all observed variables were independent."""
     gains = row_log_likelihoods(params, rows.codes) - rows.log_likelihoods
-    more = num_parameters(params.graph) - sum(params.graph.sizes[name] - 1 for name in params.graph.observed)
+    more = num_parameters(params) - sum(params.graph.sizes[name] - 1 for name in params.graph.observed)
     return judge_gain(None, gains, max(more, 0), divide(1, rows.noise))
-
-
-def num_parameters(graph: Graph) -> int:
-    """Return the number of free parameters of a graph."""
-    repeated = {number for group in graph.shared for number in group[1:]}
-    cliques = [clique for number, clique in enumerate(graph.cliques) if number not in repeated]
-    sizes = graph.sizes
-    if graph.is_directed:
-        return sum((sizes[clique[0]] - 1) * math.prod(sizes[name] for name in clique[1:]) for clique in cliques)
-    # A log-linear model has one for every set of nodes within a clique and all values of them but the first.
-    inner = {
-        frozenset(part)
-        for clique in cliques
-        for number in range(1, len(clique) + 1)
-        for part in itertools.combinations(clique, number)
-    }
-    return sum(math.prod(sizes[name] - 1 for name in part) for part in inner)
 
 
 def judge(key: Array, result: Fit, found: Mapping[int, Found], plan: Plan, data: GraphData) -> Fit:

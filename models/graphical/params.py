@@ -1,5 +1,7 @@
 """Parameters of a graphical model, their checks, and the same model with its hidden values in another order."""
 
+import itertools
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -75,6 +77,27 @@ def _check_shared(graph: Graph, tables: list[Array]) -> None:
                     f"{describe_table(graph, number)}: expected the same as {describe_table(graph, first)}, with "
                     f"which it is shared; they differ by {difference:.3g}"
                 )
+
+
+def num_parameters(params: Graphical) -> int:
+    """Return the number of free parameters; tables that are shared count once.
+
+    A directed graph has one for every value of a child but the first, given each value of its parents. An undirected
+    one is a log-linear model: one for every set of nodes within a clique and all values of them but the first.
+    """
+    graph = check_params(params).graph
+    repeated = {number for group in graph.shared for number in group[1:]}
+    cliques = [clique for number, clique in enumerate(graph.cliques) if number not in repeated]
+    sizes = graph.sizes
+    if graph.is_directed:
+        return sum((sizes[clique[0]] - 1) * math.prod(sizes[name] for name in clique[1:]) for clique in cliques)
+    inner = {
+        frozenset(part)
+        for clique in cliques
+        for number in range(1, len(clique) + 1)
+        for part in itertools.combinations(clique, number)
+    }
+    return sum(math.prod(sizes[name] - 1 for name in part) for part in inner)
 
 
 def permute(params: Graphical, order: Mapping[str, ArrayLike]) -> Graphical:

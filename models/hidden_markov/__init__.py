@@ -27,7 +27,14 @@ Source: Chaganty, Liang (2014), Estimating latent-variable graphical models usin
 from latensor.models.hidden_markov.data import as_data
 from latensor.models.hidden_markov.em import refine
 from latensor.models.hidden_markov.likelihood import log_likelihood, posterior
-from latensor.models.hidden_markov.params import HiddenMarkov, component_columns, permute, population_moments, sample
+from latensor.models.hidden_markov.params import (
+    HiddenMarkov,
+    component_columns,
+    num_parameters,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.hidden_markov.spectral import Diagnostics, fit, fit_moments
 from latensor.models.hidden_markov.viterbi import Path, viterbi
 
@@ -40,6 +47,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

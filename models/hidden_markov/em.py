@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from latensor.base import check_bool, divide
 from latensor.decompose import Status
 from latensor.decompose.internal import Evaluation, expectation_maximization, status_if, worst
-from latensor.models.em import em_limits
+from latensor.models.em import em_limits, history_length
 from latensor.models.hidden_markov.chain import Schedule, choose_schedule, forward, forward_backward
 from latensor.models.hidden_markov.data import check_any_observed, check_pair
 from latensor.models.hidden_markov.emissions import chain_of, feasible, reestimate, sum_emissions
@@ -32,6 +32,7 @@ def refine(
     max_iters: int | Array = 200,
     accelerate: bool = True,
     form: Literal["auto", "sequential", "overlapping", "associative"] = "auto",
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM on the likelihood of whole sequences (Baum–Welch), which never falls.
 
@@ -47,6 +48,7 @@ def refine(
       max_iters: limit on the steps.
       accelerate: extrapolate (Varadhan, Roland 2008) where that raises the likelihood; False is plain Baum–Welch.
       form: of the recursions; see `log_likelihood`.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`; its `log_likelihood` is the weighted mean over sequences. Zeros of `initial` and `transition` stay
@@ -57,6 +59,7 @@ def refine(
     """
     params, sequences = check_pair(params, x, mask=mask, lengths=lengths, row_weights=row_weights)
     check_any_observed(sequences)
+    length = history_length(history, max_iters)
     tol, max_iters = em_limits(tol, max_iters, params.emission.dtype)
     return _refine(
         params,
@@ -65,10 +68,11 @@ def refine(
         max_iters,
         choose_schedule(form, sequences),
         check_bool("accelerate", accelerate),
+        length,
     )
 
 
-@partial(jax.jit, static_argnames=("schedule", "accelerate"))
+@partial(jax.jit, static_argnames=("schedule", "accelerate", "history"))
 def _refine(
     params: HiddenMarkov,
     sequences: Sequences,
@@ -76,6 +80,7 @@ def _refine(
     max_iters: Int[Array, ""],
     schedule: Schedule,
     accelerate: bool,
+    history: int | None,
 ) -> Refined:
     observations, dtype = flatten_sequences(sequences), params.emission.dtype
     weights = observation_weights(observations, sequences.row_weights, dtype)
@@ -102,8 +107,19 @@ def _refine(
         max_iters=max_iters,
         scale=jnp.maximum(jnp.abs(total), 1),
         feasible=feasible if accelerate else None,
+        history=history,
     )
     num_sequences = sequences.num_sequences if sequences.row_weights is None else jnp.sum(sequences.row_weights)
-    value = divide(total + result.objective, jnp.asarray(num_sequences, dtype))
+
+    def per_sequence(gained: Float[Array, "..."]) -> Float[Array, "..."]:
+        return divide(total + gained, jnp.asarray(num_sequences, dtype))
+
     status = worst(result.status, status_if(~(jnp.sum(seen) > 0), Status.UNOBSERVED))
-    return Refined(result.params, status, result.num_iters, result.gain, value)
+    return Refined(
+        result.params,
+        status,
+        result.num_iters,
+        result.gain,
+        per_sequence(result.objective),
+        None if result.history is None else per_sequence(result.history),
+    )

@@ -14,7 +14,7 @@ from latensor.base import divide, machine_epsilon, small_jit
 from latensor.models.evidence import Evidence, effective_rows, judge_gain
 from latensor.models.hidden_markov.chain import forward_apart
 from latensor.models.hidden_markov.emissions import chain_of, find_scales, likelihoods
-from latensor.models.hidden_markov.params import HiddenMarkov, is_real
+from latensor.models.hidden_markov.params import HiddenMarkov, count_parameters, is_real
 from latensor.moments import Sequences, sum_over_rows
 from latensor.moments.internal import Observations, flatten_sequences, observation_weights, spread_view
 
@@ -102,9 +102,9 @@ def admit_symbols(params: HiddenMarkov, one: HiddenMarkov) -> HiddenMarkov:
 
 def _num_parameters(params: HiddenMarkov) -> Int[Array, ""] | int:
     """Return the number of free parameters but for `initial`; symbols that are never emitted have none."""
-    d, k = params.emission.shape
-    each = 2 * d if is_real(params) else jnp.sum(jnp.max(params.emission, axis=1) > 0) - 1
-    return k * (k - 1) + k * each
+    if is_real(params):
+        return count_parameters(params, params.emission.shape[0])
+    return count_parameters(params, jnp.sum(jnp.max(params.emission, axis=1) > 0))
 
 
 @small_jit

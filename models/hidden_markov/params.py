@@ -1,7 +1,7 @@
 """Parameters of the hidden Markov model, their checks, draws from it, and its exact moments."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, inverse_cdf
 from latensor.moments import CrossMoments
 from latensor.moments.internal import finite_moments
+
+# A number of symbols or dimensions, or a traced one of those that occur.
+Count = TypeVar("Count", int, Array)
 
 
 class HiddenMarkov(NamedTuple):
@@ -58,6 +61,22 @@ def check_params(params: Any) -> HiddenMarkov:
     dtype = emission.dtype
     variance = None if variance is None else variance.astype(dtype)
     return HiddenMarkov(initial.astype(dtype), transition.astype(dtype), emission, variance)
+
+
+def num_parameters(params: HiddenMarkov) -> int:
+    """Return the number of free parameters.
+
+    `k − 1` of the first state, `k − 1` transitions per state, and per state `d − 1` probabilities of symbols, or `d`
+    means and `d` variances.
+    """
+    params = check_params(params)
+    return params.initial.shape[0] - 1 + count_parameters(params, params.emission.shape[0])
+
+
+def count_parameters(params: HiddenMarkov, num_features: Count) -> Count:
+    """Return the number of free parameters but for `initial`; of symbols or dimensions, that of some of them."""
+    k = params.initial.shape[0]
+    return k * (k - 1) + k * (2 * num_features if is_real(params) else num_features - 1)
 
 
 def reorder(params: HiddenMarkov, order: Int[Array, " k"]) -> HiddenMarkov:

@@ -28,7 +28,14 @@ Tensor decompositions for learning latent variable models, §3.3.
 from latensor.models.columns import as_data
 from latensor.models.latent_class.em import refine
 from latensor.models.latent_class.likelihood import log_likelihood, posterior
-from latensor.models.latent_class.params import LatentClass, component_columns, permute, population_moments, sample
+from latensor.models.latent_class.params import (
+    LatentClass,
+    component_columns,
+    num_parameters,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.latent_class.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -1,5 +1,7 @@
 """EM for latent classes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,7 +13,7 @@ from latensor.decompose.internal import status_if, worst
 from latensor.models.blocks import blend_blocks, normalize_blocks, overall_counts
 from latensor.models.classes import log_prior, penalized_em, update_tables
 from latensor.models.columns import check_all_observed
-from latensor.models.em import better_start, em_limits
+from latensor.models.em import better_start, em_limits, history_length
 from latensor.models.latent_class.data import check_pair
 from latensor.models.latent_class.density import RealSums, Sums, expect, log_joint
 from latensor.models.latent_class.params import LatentClass
@@ -34,6 +36,7 @@ def refine(
     max_iters: int | Array = 200,
     smoothing: float | Array = 1e-2,
     pseudo_count: float | Array = 0.0,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM on the observed entries. The log-likelihood never falls.
 
@@ -49,6 +52,7 @@ def refine(
       smoothing: share of the overall frequencies that is blended into the start, where that raises its likelihood.
       pseudo_count: samples that are added to every category in every class (a Dirichlet prior). Above zero, no category
         is ever ruled out, and what never falls is the likelihood times the prior. Zero is maximum likelihood.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`. The status is `BOUNDARY` where a class has closed in on a single value of a real column. Cost: one walk
@@ -60,10 +64,10 @@ def refine(
     dtype = params.tables.dtype
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
     pseudo = jnp.asarray(check_number("pseudo_count", pseudo_count, 0.0), dtype)
-    return _refine(params, table, *em_limits(tol, max_iters, dtype), share, pseudo)
+    return _refine(params, table, *em_limits(tol, max_iters, dtype), share, pseudo, history_length(history, max_iters))
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="history")
 def _refine(
     params: LatentClass,
     table: Table,
@@ -71,6 +75,7 @@ def _refine(
     max_iters: Int[Array, ""],
     smoothing: Float[Array, ""],
     pseudo_count: Float[Array, ""],
+    history: int | None,
 ) -> Refined:
     variables, dtype = described(table), params.tables.dtype
     weights = average_weights(table.row_weights, table.num_rows, dtype)
@@ -123,6 +128,7 @@ def _refine(
         tol=tol,
         max_iters=max_iters,
         feasible=feasible,
+        history=history,
     )
     if result.params.variances is None:
         return result

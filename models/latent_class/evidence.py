@@ -13,12 +13,12 @@ from latensor.models.blocks import count_invalid, variable_rates
 from latensor.models.evidence import Evidence, after, choose_rows, effective_rows, judge_gain
 from latensor.models.latent_class.density import log_joint
 from latensor.models.latent_class.groups import deal_halves, places_of
-from latensor.models.latent_class.params import LatentClass
+from latensor.models.latent_class.params import LatentClass, num_parameters
 from latensor.models.pair_rank import pair_rank
 from latensor.models.results import Fit
 from latensor.models.shares import Scaling, unscale_tables
 from latensor.moments import Table, Variables, sum_over_rows
-from latensor.moments.internal import REAL, average_weights, described, row_features
+from latensor.moments.internal import average_weights, described, row_features
 
 # Rows whose likelihood is compared with that of one class.
 _NUM_ROWS = 2048
@@ -70,11 +70,9 @@ def weigh_evidence(
     rank = _halves_rank(after(key, params.weights), shares, params)
     one, rows = one_class(mean, scaling, variables), choose_rows(table, _NUM_ROWS)
     values, single = (jax.nn.logsumexp(log_joint(each, rows), axis=1) for each in (params, one))
-    k = params.weights.shape[0]
-    # The rows of a categorical column sum to one; a real column has a mean and a variance.
-    each = sum(2 if kind == REAL else size - 1 for kind, size in zip(variables.kinds, variables.sizes, strict=True))
+    more = num_parameters(params, variables=variables) - num_parameters(one, variables=variables)
     weights = average_weights(table.row_weights, table.num_rows, params.weights.dtype)
-    return judge_gain(rank, values - single, (k - 1) * (each + 1), effective_rows(weights))
+    return judge_gain(rank, values - single, more, effective_rows(weights))
 
 
 def _halves_rank(key: Array, shares: Table, params: LatentClass) -> Float[Array, ""]:

@@ -64,6 +64,18 @@ def _check_shapes(params: LatentClass) -> LatentClass:
     return LatentClass(weights.astype(tables.dtype), tables, variances)
 
 
+def num_parameters(params: LatentClass, *, variables: Variables) -> int:
+    """Return the number of free parameters.
+
+    `k − 1` weights; per class, a probability for every category of a column but one, and a mean and a variance for
+    every real column.
+    """
+    variables = check_variables(variables)
+    k = check_params(params, variables).weights.shape[0]
+    columns, real = variables.num_variables, variables.real.size
+    return k - 1 + k * (variables.num_rows - (columns - real) + real)
+
+
 def permute(params: LatentClass, order: ArrayLike) -> LatentClass:
     """Return the same model with its classes in another order: class `i` is the old `order[i]`."""
     weights, tables, variances = _check_shapes(check_type(params, LatentClass))

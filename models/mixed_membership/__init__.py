@@ -38,6 +38,7 @@ from latensor.models.mixed_membership.likelihood import (
 from latensor.models.mixed_membership.params import (
     MixedMembership,
     component_columns,
+    num_parameters,
     permute,
     population_moments,
     sample,
@@ -55,6 +56,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

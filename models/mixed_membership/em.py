@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import check_bool, check_number, divide, machine_epsilon, smallest_normal
 from latensor.models.blocks import blend_blocks, normalize_blocks, observed_values, overall_counts, sum_by_row
-from latensor.models.em import em_limits
+from latensor.models.em import em_limits, history_length
 from latensor.models.mixed_membership.data import check_pair
 from latensor.models.mixed_membership.inference import (
     component_weights,
@@ -62,6 +62,7 @@ def refine(
     max_iters: int | Array = 200,
     smoothing: float | Array = 1e-2,
     update_concentration: bool = False,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by variational EM. The evidence lower bound never falls.
 
@@ -81,6 +82,7 @@ def refine(
       smoothing: share of the overall frequencies that is blended into the tables of the start, where that raises its
         bound.
       update_concentration: also learn the concentration.
+      history: also return the bound at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`; its `log_likelihood` is the mean evidence bound. Cost: `O(n p k)` per step.
@@ -90,10 +92,11 @@ def refine(
     dtype = params.tables.dtype
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
     update_concentration = check_bool("update_concentration", update_concentration)
-    return _refine(params, table, *em_limits(tol, max_iters, dtype), share, update_concentration)
+    length = history_length(history, max_iters)
+    return _refine(params, table, *em_limits(tol, max_iters, dtype), share, update_concentration, length)
 
 
-@partial(jax.jit, static_argnames="update_concentration")
+@partial(jax.jit, static_argnames=("update_concentration", "history"))
 def _refine(
     params: MixedMembership,
     table: Table,
@@ -101,6 +104,7 @@ def _refine(
     max_iters: Int[Array, ""],
     smoothing: Float[Array, ""],
     update_concentration: bool,
+    history: int | None,
 ) -> Refined:
     variables = described(table)
     real = variables.offsets[:-1][variables.real]
@@ -146,7 +150,7 @@ def _refine(
         return jnp.sum(change.concentration**2) + jnp.sum(tables**2) + jnp.sum(variances**2)
 
     blended = params._replace(tables=blend_blocks(params.tables, totals, smoothing, variables))
-    return variational_em(local, collect, update, feasible, size, weights, params, blended, tol, max_iters)
+    return variational_em(local, collect, update, feasible, size, weights, params, blended, tol, max_iters, history)
 
 
 def _row_sums(params: MixedMembership, rows: Table, weights: Float[Array, " n"], gamma: Float[Array, "n k"]) -> _Sums:

@@ -15,7 +15,7 @@ from latensor.models.evidence import (
 )
 from latensor.models.mixed_membership.inference import entry_likelihoods
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
-from latensor.models.mixed_membership.params import MixedMembership
+from latensor.models.mixed_membership.params import MixedMembership, num_parameters
 from latensor.models.mixed_membership.units import in_original_units
 from latensor.models.pair_rank import pair_rank
 from latensor.models.shares import Scaling
@@ -45,11 +45,10 @@ def weigh_evidence(
     values = sample_likelihoods(key_draws, params, rows, _NUM_DRAWS).value
     # A single component is the likeliest for every entry, so its likelihood is all scale.
     gains = values - entry_likelihoods(one, rows).log_scale
-    # The rows of a categorical variable sum to one.
-    each = sum(max(size - 1, 1) for size in described(table).sizes)
-    k = params.concentration.shape[0]
+    variables = described(table)
+    more = num_parameters(params, variables=variables) - num_parameters(one, variables=variables)
     weights = average_weights(table.row_weights, table.num_rows, params.concentration.dtype)
-    return judge_gain(rank, gains, (k - 1) * (each + 1), effective_rows(weights))
+    return judge_gain(rank, gains, more, effective_rows(weights))
 
 
 @small_jit(static_argnames="variables")

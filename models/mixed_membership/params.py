@@ -63,6 +63,19 @@ def _of_one_type(concentration: Array, tables: Array, variances: Array | None) -
     return MixedMembership(concentration, tables, variances)
 
 
+def num_parameters(params: MixedMembership, *, variables: Variables) -> int:
+    """Return the number of free parameters.
+
+    `k` of the concentration, which one component alone does not have; per component, a probability for every
+    category of a variable but one, and a mean of every real variable; and the variances of those, which all components
+    share.
+    """
+    variables = check_variables(variables)
+    k = check_params(params, variables).concentration.shape[0]
+    columns, real = variables.num_variables, variables.real.size
+    return (k if k > 1 else 0) + k * (variables.num_rows - (columns - real)) + real
+
+
 def permute(params: MixedMembership, order: ArrayLike) -> MixedMembership:
     """Return the same model with its components in another order: component `i` is the old `order[i]`."""
     concentration, tables, variances = _check_shapes(params)

@@ -18,7 +18,14 @@ Identifiable when the columns of `B` are linearly independent (so `k ≤ d`) and
 
 from latensor.models.naive_bayes.em import refine
 from latensor.models.naive_bayes.likelihood import as_data, log_likelihood, posterior
-from latensor.models.naive_bayes.params import NaiveBayes, component_columns, permute, population_moments, sample
+from latensor.models.naive_bayes.params import (
+    NaiveBayes,
+    component_columns,
+    num_parameters,
+    permute,
+    population_moments,
+    sample,
+)
 from latensor.models.naive_bayes.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "fit",
     "fit_moments",
     "log_likelihood",
+    "num_parameters",
     "permute",
     "population_moments",
     "posterior",

@@ -1,5 +1,7 @@
 """EM for the naive Bayes mixture."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -7,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from latensor.base import check_number, divide
 from latensor.decompose.internal import Evaluation, expectation_maximization
-from latensor.models.em import as_refined, better_start, blend, em_limits
+from latensor.models.em import as_refined, better_start, blend, em_limits, history_length
 from latensor.models.naive_bayes.likelihood import check_pair, log_joint, sum_over_topics
 from latensor.models.naive_bayes.params import NaiveBayes
 from latensor.models.results import Refined
@@ -24,6 +26,7 @@ def refine(
     tol: float | Array | None = None,
     max_iters: int | Array = 200,
     smoothing: float | Array = 1e-2,
+    history: bool = False,
 ) -> Refined:
     """Improve `params` by EM on the documents. The log-likelihood never falls.
 
@@ -37,6 +40,7 @@ def refine(
       max_iters: limit on the steps.
       smoothing: share of the overall word frequencies that is blended into the start, where that raises its
         likelihood.
+      history: also return the log-likelihood at the start and after each step; one compilation per `max_iters`.
 
     Returns:
       `Refined`. Cost: two passes over the data per step.
@@ -45,16 +49,17 @@ def refine(
     params, documents = check_pair(params, x, num_words, row_weights)
     dtype = params.word_probs.dtype
     share = jnp.asarray(check_number("smoothing", smoothing, 0.0, 1.0), dtype)
-    return _refine(params, documents, *em_limits(tol, max_iters, dtype), share)
+    return _refine(params, documents, *em_limits(tol, max_iters, dtype), share, history_length(history, max_iters))
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="history")
 def _refine(
     params: NaiveBayes,
     documents: Documents,
     tol: Float[Array, ""],
     max_iters: Int[Array, ""],
     smoothing: Float[Array, ""],
+    history: int | None,
 ) -> Refined:
     row_weights = average_weights(documents.row_weights, documents.num_rows, params.word_probs.dtype)
 
@@ -75,5 +80,6 @@ def _refine(
     even = jnp.full_like(params.weights, 1 / params.weights.shape[0])
     share = jnp.where(jnp.sum(overall) > 0, smoothing, 0)
     blended = NaiveBayes((1 - share) * params.weights + share * even, blend(params.word_probs, overall, smoothing))
-    result = expectation_maximization(step, better_start(begin, params, blended), tol=tol, max_iters=max_iters)
+    start = better_start(begin, params, blended)
+    result = expectation_maximization(step, start, tol=tol, max_iters=max_iters, history=history)
     return as_refined(result, result.params)

@@ -1,7 +1,7 @@
 """Parameters of the naive Bayes mixture, draws from it, and its exact moments."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ from latensor.models.checks import check_order, check_probabilities, check_type
 from latensor.models.results import Sample
 from latensor.models.sampling import check_num_samples, draw_components, inverse_cdf
 from latensor.moments import Moments
+
+# A number of dimensions, or a traced one of those that occur.
+Count = TypeVar("Count", int, Array)
 
 
 class NaiveBayes(NamedTuple):
@@ -34,6 +37,17 @@ def check_params(params: Any) -> NaiveBayes:
             f"params: expected weights (k,) and word_probs (d, k); got shapes {weights.shape} and {word_probs.shape}"
         )
     return NaiveBayes(weights.astype(word_probs.dtype), word_probs)
+
+
+def num_parameters(params: NaiveBayes) -> int:
+    """Return the number of free parameters: `k − 1` weights, and `d − 1` probabilities of words per topic."""
+    d, k = check_params(params).word_probs.shape
+    return count_parameters(k, d)
+
+
+def count_parameters(num_components: int, num_words: Count) -> Count:
+    """Return the number of free parameters of topics that have some words; that of words may be traced."""
+    return num_components - 1 + num_components * (num_words - 1)
 
 
 def permute(params: NaiveBayes, order: ArrayLike) -> NaiveBayes:

@@ -26,7 +26,7 @@ from latensor.models.evidence import (
     last_directions,
 )
 from latensor.models.naive_bayes.likelihood import as_data, sum_over_topics
-from latensor.models.naive_bayes.params import NaiveBayes
+from latensor.models.naive_bayes.params import NaiveBayes, count_parameters
 from latensor.models.results import Fit, Spectrum
 from latensor.moments import Documents, Moments
 from latensor.moments.internal import (
@@ -182,8 +182,10 @@ def _weigh_evidence(
     forms, weights = document_pair_forms(documents, directions)
     rows = choose_rows(documents, _NUM_ROWS)
     gains = sum_over_topics(params, rows) - sum_over_topics(one, rows)
-    num_parameters = (k - 1) * jnp.sum(one.word_probs > 0)
-    return judge_gain(halves.judge(forms, weights), gains, num_parameters, effective_rows(weights))
+    # Words that never occur have no parameters.
+    words = jnp.sum(one.word_probs > 0)
+    more = count_parameters(k, words) - count_parameters(1, words)
+    return judge_gain(halves.judge(forms, weights), gains, more, effective_rows(weights))
 
 
 @small_jit(static_argnames="options")

@@ -46,7 +46,7 @@ def feasible(jump, back):
     return jump / jnp.sum(jump)
 
 
-def run(likelihoods, max_iters, tol=-jnp.inf, done=-jnp.inf, accelerate=True, start=None, scale=1.0):
+def run(likelihoods, max_iters, tol=-jnp.inf, done=-jnp.inf, accelerate=True, start=None, scale=1.0, history=None):
     return expectation_maximization(
         lambda weights: step(weights, likelihoods, done),
         jnp.full(STATES, 1 / STATES, likelihoods.dtype) if start is None else start,
@@ -54,10 +54,11 @@ def run(likelihoods, max_iters, tol=-jnp.inf, done=-jnp.inf, accelerate=True, st
         max_iters=max_iters,
         scale=scale,
         feasible=feasible if accelerate else None,
+        history=history,
     )
 
 
-jitted = jax.jit(run, static_argnames="accelerate")
+jitted = jax.jit(run, static_argnames=("accelerate", "history"))
 
 
 batched = jax.jit(

@@ -1,9 +1,12 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from latensor.decompose import Status
+from latensor.decompose.internal import Evaluation, expectation_maximization
 from tests.decompose.em_cases import batched, by_hand, densities, gap, jitted, objective, run
 from tests.helpers import largest
 
@@ -114,3 +117,41 @@ def test_a_start_that_is_good_enough_stays(float64):
     assert float(result.gain) == 0
     assert result.status == Status.CONVERGED
     np.testing.assert_array_equal(result.params, best)
+
+
+# History.
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_history_is_what_would_have_been_returned_after_each_step(accelerate, precision):
+    likelihoods = jnp.asarray(densities(0), float)
+    result = jitted(likelihoods, 9, accelerate=accelerate, history=12)
+    assert result.history.dtype == precision
+    ends = [jitted(likelihoods, steps, accelerate=accelerate) for steps in range(10)]
+    np.testing.assert_array_equal(result.history[:10], [float(end.objective) for end in ends])
+    # Beyond the last step it stays where it is.
+    np.testing.assert_array_equal(result.history[10:], float(result.objective))
+    assert ends[-1].history is None
+
+
+def test_history_repeats_the_end_of_a_loop_that_stops_early_in_every_lane(float64):
+    many = np.stack([densities(seed) for seed in range(3)])
+    run_lane = functools.partial(run, max_iters=400, tol=1e-6, history=400)
+    result = jax.jit(jax.vmap(run_lane))(jnp.asarray(many))
+    for lane in range(3):
+        number, history = int(result.num_iters[lane]), np.asarray(result.history[lane])
+        assert 2 < number < 400
+        assert np.all(np.diff(history) >= 0)
+        np.testing.assert_array_equal(history[number:], float(result.objective[lane]))
+        assert history[number] > history[1]
+
+
+def test_history_keeps_what_the_step_records(float64):
+    def step(weights):
+        fitted = jnp.sum(likelihoods * weights[None, :], axis=1)
+        value = jnp.mean(jnp.log(fitted))
+        return Evaluation(weights * jnp.mean(likelihoods / fitted[:, None], axis=0), value, recorded=2 * value)
+
+    likelihoods = jnp.asarray(densities(1))
+    result = expectation_maximization(step, jnp.full(4, 0.25), tol=-jnp.inf, max_iters=3, history=3)
+    np.testing.assert_allclose(
+        result.history, [2 * objective(by_hand(np.asarray(likelihoods), steps), likelihoods) for steps in range(4)]
+    )

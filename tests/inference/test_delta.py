@@ -15,8 +15,8 @@ from tests.models.contract import call, data_of
 from tests.models.contract_models import MODELS
 
 N = 50
-# Whose `fit` is a smooth function of the row weights on the data of the contract.
-SMOOTH = ("naive_bayes", "gaussian_mixture", "gamma_poisson", "latent_class", "crowd")
+# Whose `fit` is a smooth function of the row weights on the data of the contract, up to 1e-8.
+SMOOTH = ("naive_bayes", "gaussian_mixture", "gamma_poisson", "latent_class")
 
 
 def rows(dtype=np.float64):
@@ -58,7 +58,6 @@ def test_components_keep_the_order_of_the_estimate(float64):
 @pytest.mark.parametrize("model", [model for model in MODELS if str(model) in SMOOTH], ids=str)
 def test_influence_is_what_a_row_changes(model, float64):
     data = data_of(model)
-    options = {name: value for name, value in model.options.items() if name == "num_restarts"}
     key, step = jax.random.key(0), 1e-4
 
     def at(row, by):
@@ -67,7 +66,7 @@ def test_influence_is_what_a_row_changes(model, float64):
         return call(model, "fit", key=key, x=data._replace(row_weights=jnp.asarray(weights)))
 
     original = at(0, 0.0)
-    found = influence(model.module, original, data, key=key, options=options)
+    found = influence(model.module, original, data, key=key)
     flat = [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
     for row in (0, 17):
         up, down = (jax.tree.leaves(at(row, by).params) for by in (step, -step))
@@ -118,7 +117,7 @@ def test_bad_input(no_type_checks):
         standard_errors(toy, original.params, x)
     with pytest.raises(ValueError, match="fit: expected the estimate that these data and options give"):
         standard_errors(toy, original, x + 3)
-    with pytest.raises(ValueError, match="model: expected a module of latensor.models"):
+    with pytest.raises(ValueError, match=r"model: expected a module of latensor\.models"):
         standard_errors(graphical, original, x)
     with pytest.raises(TypeError, match="unexpected keyword argument 'masks'"):
         standard_errors(toy, original, x, masks=None)

@@ -19,7 +19,17 @@ from tests.models.contract_entry import cast, draw
 from tests.models.contract_models import MODELS
 from tests.models.contract_variants import VARIANTS
 
-REQUIRED = ("fit", "fit_moments", "log_likelihood", "permute", "population_moments", "posterior", "refine", "sample")
+REQUIRED = (
+    "fit",
+    "fit_moments",
+    "log_likelihood",
+    "num_parameters",
+    "permute",
+    "population_moments",
+    "posterior",
+    "refine",
+    "sample",
+)
 # Of models with one hidden variable: functions over models know data and components by these.
 GENERIC = ("as_data", "component_columns")
 # The positional arguments of every verb; the required ones and those that only some models have.
@@ -31,6 +41,7 @@ PATTERNS = {
     "permute": ("params", "order"),
     "as_data": ("x",),
     "component_columns": ("params",),
+    "num_parameters": ("params",),
     "estimate_log_likelihood": ("key", "params", "x"),
 }
 RESULTS = {
@@ -110,7 +121,9 @@ def run(model, verb, key, params, data):
         arguments["moments"] = call(model, "population_moments", params=params)
     if verb == "refine":
         arguments |= {"tol": 0.0, "max_iters": 4}
-    return call(model, verb, **arguments)
+    result = call(model, verb, **arguments)
+    # A number of Python, which has no type of its own among arrays.
+    return np.int32(result) if verb == "num_parameters" else result
 
 
 # Caches: of eager results and of compiled functions, for each model and precision.

@@ -226,6 +226,32 @@ def test_refine_never_lowers_the_likelihood(model, precision):
 
 
 @every_model
+def test_history_of_refine_ends_where_refine_does(model, precision):
+    params, data = params_of(model), data_of(model)
+    result = call(model, "refine", params=params, x=data, max_iters=4, tol=0.0, history=True)
+    plain = eager(model, "refine")
+    assert plain.history is None
+    assert result.history.shape == (5,)
+    assert result.history.dtype == precision
+    tolerance = 1e-12 if precision == "float64" else 1e-5
+    np.testing.assert_allclose(result.log_likelihood, plain.log_likelihood, rtol=tolerance)
+    np.testing.assert_allclose(result.history[int(result.num_iters) :], result.log_likelihood, rtol=tolerance)
+    assert np.all(np.diff(result.history) >= -tolerance * abs(result.log_likelihood))
+    start = call(model, "refine", params=params, x=data, max_iters=0, tol=0.0)
+    np.testing.assert_allclose(result.history[0], start.log_likelihood, rtol=tolerance)
+    with pytest.raises(ValueError, match="history: expected False where max_iters is traced"):
+        jax.jit(lambda limit: call(model, "refine", params=params, x=data, max_iters=limit, history=True))(4)
+
+
+@every_model
+def test_number_of_parameters_is_a_plain_integer(model):
+    number = call(model, "num_parameters", params=params_of(model))
+    assert type(number) is int
+    # Three components, of more than one parameter each.
+    assert number > 6
+
+
+@every_model
 def test_evidence_bound_is_below_the_likelihood(model, float64):
     if model.has_exact_likelihood:
         pytest.skip("the likelihood is exact")

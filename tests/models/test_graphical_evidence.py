@@ -10,7 +10,6 @@ from latensor.decompose import Status
 from latensor.models import graphical
 from latensor.models.graphical import latent_tree
 from latensor.models.graphical.conditionals import choose_triples
-from latensor.models.graphical.evidence import num_parameters
 from latensor.models.graphical.moments import GraphData, data_moments
 from latensor.models.results import Spectrum
 from latensor.models.views import Factored
@@ -52,8 +51,8 @@ def test_gain_is_that_over_independent_variables_less_its_price(float64):
     frequencies = [np.bincount(column, minlength=3) / len(x) for column in x.T]
     independent = sum(np.log(frequency)[column] for frequency, column in zip(frequencies, x.T, strict=True))
     gains = np.asarray(graphical.log_likelihood(fit.params, x)) - independent
-    assert num_parameters(TREE) == 1 + 2 + 4 * 4
-    price = (num_parameters(TREE) - 4 * 2) / len(x)
+    assert graphical.num_parameters(params) == 1 + 2 + 4 * 4
+    price = (graphical.num_parameters(params) - 4 * 2) / len(x)
     np.testing.assert_allclose(fit.diagnostics.evidence.gain, gains.mean() - price, atol=1e-12)
     np.testing.assert_allclose(fit.diagnostics.evidence.gain_error, gains.std() / np.sqrt(len(x)), rtol=1e-9)
 
