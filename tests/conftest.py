@@ -72,6 +72,12 @@ def pytest_runtest_teardown():
         jax.clear_caches()
 
 
+def pytest_collection_finish():
+    """Leave out of every search for cycles what was imported: it stays anyway."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=["float64", "float32"])
 def precision(request):
     """Run the test in both precisions, as a user would: with x64 enabled, and without."""

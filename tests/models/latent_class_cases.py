@@ -34,7 +34,9 @@ def random_model(seed, variables=CODES, k=K, concentration=0.5):
 
 
 def draw(seed, params, num_samples, variables=CODES):
-    return np.array(latent_class.sample(jax.random.key(seed), params, num_samples, variables=variables).x)
+    # Small samples are cut from one size, because every size would compile again.
+    drawn = max(num_samples, 5_000)
+    return np.array(latent_class.sample(jax.random.key(seed), params, drawn, variables=variables).x[:num_samples])
 
 
 def holes(seed, x, rate=0.2):

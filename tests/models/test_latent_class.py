@@ -161,7 +161,7 @@ def test_columns_that_go_missing_together(float64):
 
 def test_the_likeliest_grouping_is_taken(float64):
     truth = random_model(7)
-    x = draw(7, truth, 1_000)
+    x = draw(7, truth, 2_000)
     result = latent_class.fit(jax.random.key(0), x, K, variables=CODES, num_groupings=5)
     scores = np.asarray(result.diagnostics.grouping_scores)
     assert scores.shape == (5,)
@@ -178,7 +178,7 @@ def test_origin_and_width_of_numbers_do_not_matter(float64):
     x = rng.normal(0, 3, (3, 9))[rng.integers(0, 3, 1_000)] + rng.normal(size=(1_000, 9))
     for shift in (0.0, 1e4, 1e8):
         assert latent_class.fit(jax.random.key(0), x + shift, 3, variables=variables).status == Status.CONVERGED
-    codes = draw(16, random_model(16), 300)
+    codes = draw(16, random_model(16), 2_000)
     expected = latent_class.fit(jax.random.key(0), codes, K, variables=CODES).params
     narrow = latent_class.fit(jax.random.key(0), codes.astype(np.int8), K, variables=CODES).params
     np.testing.assert_array_equal(narrow.tables, expected.tables)
