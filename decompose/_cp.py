@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from latensor.base import check_axes, check_key, check_option, freeze, small_jit
+from latensor.base import check_axes, check_key, check_option, small_jit
 from latensor.decompose._cp_alternation import CPFactors, Problem, alternate, finish, make_problem, scale_start
-from latensor.decompose._cp_tangents import attach_factors
 from latensor.decompose._cp_updates import (
     Factors,
     als_rows,
@@ -66,15 +65,11 @@ def _starts(
     return a, b, c
 
 
-def _best_of(
-    given: Array, problem: Problem, sweep: Callable[[Factors], Factors], starts: Factors, order: int
-) -> CPFactors:
-    """Run all starts as a batch and keep the result that explains most; its derivatives are by the `given` tensor."""
+def _best_of(problem: Problem, sweep: Callable[[Factors], Factors], starts: Factors, order: int) -> CPFactors:
+    """Run all starts as a batch and keep the result that explains most."""
     results = jax.vmap(lambda start: finish(problem, alternate(problem, sweep, start), order))(starts)
     best = jnp.argmin(jnp.where(jnp.isfinite(results.unexplained), results.unexplained, jnp.inf))
-    result = jax.tree.map(lambda leaf: leaf[best], results)
-    weights, factors = attach_factors(given, problem.seen, result.weights, result.factors, order)
-    return result._replace(weights=weights, factors=factors)
+    return jax.tree.map(lambda leaf: leaf[best], results)
 
 
 @small_jit(static_argnames=("rank", "method", "num_restarts", "accelerate"))
@@ -117,12 +112,11 @@ def nonnegative_cp(
     tensor, start = _check(tensor, rank, num_restarts, start)
     key = check_key(key)
     check_option("method", method, CP_METHODS)
-    given, start = tensor, freeze(start)
-    problem = make_problem(freeze(tensor), tol, max_iters)
+    problem = make_problem(tensor, tol, max_iters)
     if num_updates is None:
         num_updates = 1 if method == "pqp" and not accelerate else _UPDATES_PER_MODE[method]
     if method == "multiplicative":
-        given, problem = jnp.maximum(given, 0), problem._replace(tensor=jnp.maximum(problem.tensor, 0))
+        problem = problem._replace(tensor=jnp.maximum(problem.tensor, 0))
     elif method == "wnmf":
         problem = problem._replace(seen=(problem.tensor >= 0).astype(tensor.dtype))
     updates = {
@@ -139,7 +133,7 @@ def nonnegative_cp(
     if start is not None:
         start = scale_start(start, problem.tensor)
     starts = _starts(key, tensor, rank, num_restarts, start, jax.random.uniform)
-    return _best_of(given, problem, sweep, starts, order=1)
+    return _best_of(problem, sweep, starts, order=1)
 
 
 @small_jit(static_argnames=("rank", "num_restarts"))
@@ -172,10 +166,10 @@ def cp_als(
     """
     tensor, start = _check(tensor, rank, num_restarts, start)
     key = check_key(key)
-    problem = make_problem(freeze(tensor), tol, max_iters)
+    problem = make_problem(tensor, tol, max_iters)
 
     def sweep(factors: Factors) -> Factors:
         return sweep_modes(problem.tensor, factors, als_rows)
 
-    starts = _starts(key, tensor, rank, num_restarts, freeze(start), jax.random.normal)
-    return _best_of(tensor, problem, sweep, starts, order=2)
+    starts = _starts(key, tensor, rank, num_restarts, start, jax.random.normal)
+    return _best_of(problem, sweep, starts, order=2)
