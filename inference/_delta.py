@@ -30,6 +30,7 @@ from latensor.inference._checks import (
     check_level,
     check_model,
     check_options,
+    model_name,
     split_options,
 )
 from latensor.inference._intervals import Intervals
@@ -86,7 +87,15 @@ def influence(
     static, traced = split_options(check_options(model, verb, options))
     rows = as_resampled_rows(check_data(model, x, data, "influence"), block_length)
     key = jax.random.key(0) if key is None else check_key(key)
-    again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
+    try:
+        again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
+    except ValueError as error:
+        if "Reverse-mode differentiation" not in str(error):
+            raise
+        raise ValueError(
+            f"model: expected one whose {verb} has a derivative, with these options; {model_name(model)} has none "
+            "(nonnegative factors, variational inference): use bootstrap"
+        ) from None
     _check_same(model, fit.params, again)
     return rows_of_jacobian
 
