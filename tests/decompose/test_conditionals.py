@@ -116,6 +116,17 @@ def test_singular_values_are_in_units_of_the_square_root(float64):
     assert expected[0] == pytest.approx(1)
 
 
+@pytest.mark.parametrize("categorical", [(False, False, False), (False, True, False)])
+def test_singular_values_of_real_views_are_in_their_own_units(categorical, float64):
+    problems = [draw(20 + seed, categorical) for seed in range(PROBLEMS)]
+    result = find_all(stacked(problems), categorical=categorical)
+    for number, problem in enumerate(problems):
+        first, second, _ = exact(*problem)
+        one, two = (np.sqrt(p) if kind else np.ones_like(p) for p, kind in zip(first[:2], categorical[:2], strict=True))
+        expected = np.linalg.svd(second[0] / np.outer(one, two), compute_uv=False)
+        np.testing.assert_allclose(result.singular_values[number], expected[:RANK], atol=1e-12)
+
+
 def test_categories_that_never_occur(float64):
     problems = []
     for seed in range(PROBLEMS):

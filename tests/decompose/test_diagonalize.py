@@ -64,6 +64,15 @@ def test_equal_ratios_are_degenerate(float64):
     assert all(np.all(np.isfinite(leaf)) for leaf in result)
 
 
+@pytest.mark.parametrize(("gap", "status"), [(5e-15, Status.DEGENERATE), (2e-13, Status.CONVERGED)])
+def test_ratios_that_differ_by_more_than_rounding_are_told_apart(gap, status, float64):
+    ratios = np.array([-1.0, -0.5, 0.5, 1.0 - gap, 1.0])
+    x, y = (jnp.diag(jnp.asarray(np.append(diagonal, np.zeros(7)))) for diagonal in (np.ones(5), ratios))
+    result = simultaneous_diagonalization(x, y, 5, definite=True)
+    assert result.status == status
+    np.testing.assert_allclose(result.gap, gap, rtol=0.1)
+
+
 @pytest.mark.parametrize("definite", [True, False])
 def test_too_low_a_rank_is_a_status(definite, float64):
     _, _, _, x, y = problem(0, 12, 3)

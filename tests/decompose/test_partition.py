@@ -246,15 +246,17 @@ def test_columns_are_lined_up_with_those_of_the_best_partition(matching, float64
         assert np.all(lined.matched)
         assert_lined_up(lined, factors, tolerance=1e-12)
         np.testing.assert_array_equal(lined.factors[0][1], result.factors[0][1])
-        # Nothing is explained as well as what a NaN was replaced by: it is not what the others go by.
-        spoiled = result._replace(
-            factors=tuple(factor.at[1].set(1.0) for factor in result.factors),
-            unexplained=jnp.array([0.3, 0.0, 0.2]),
-            status=jnp.array([0, Status.NON_FINITE, 0], jnp.int32),
-        )
-        lined = LINE_UP[matching](spoiled, is_anchor)
-        assert_lined_up(lined, factors, (0, 2), tolerance=1e-12)
-        np.testing.assert_array_equal(lined.factors[0][2], result.factors[0][2])
+        # Nothing is explained as well as what a NaN was replaced by: it is not what the others go by. Nor is a
+        # partition without full rank.
+        for status in (Status.NON_FINITE, Status.RANK_DEFICIENT):
+            spoiled = result._replace(
+                factors=tuple(factor.at[1].set(1.0) for factor in result.factors),
+                unexplained=jnp.array([0.3, 0.0, 0.2]),
+                status=jnp.array([0, status, 0], jnp.int32),
+            )
+            lined = LINE_UP[matching](spoiled, is_anchor)
+            assert_lined_up(lined, factors, (0, 2), tolerance=1e-12)
+            np.testing.assert_array_equal(lined.factors[0][2], result.factors[0][2])
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)

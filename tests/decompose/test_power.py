@@ -62,6 +62,17 @@ def test_brute_force_oracle_on_a_grid(seed, float64):
     assert (pairs.status == Status.CONVERGED) == (len(best) == 2)
 
 
+def test_a_component_that_is_there_only_after_deflation_is_degenerate(float64):
+    """`T(v,v,v)` has one peak on the circle: a second vector slides into the first, and is put back."""
+    tensor = jnp.zeros((2, 2, 2)).at[0, 0, 0].set(1.0).at[1, 1, 1].set(0.4)
+    for place in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
+        tensor = tensor.at[place].set(0.2)
+    pairs = power_method(jax.random.key(0), tensor, 2)
+    assert pairs.status == Status.DEGENERATE
+    # Not one vector twice: the second is where deflation found it.
+    assert abs(float(pairs.vectors[:, 0] @ pairs.vectors[:, 1])) < 0.5
+
+
 def test_polishing_removes_the_errors_of_deflation(float64):
     """A polished vector is a fixed point of the tensor itself, not of what deflation left of it."""
     tensor = noisy(5, 5, 0.02)

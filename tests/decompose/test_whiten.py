@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from latensor.decompose import Status, whiten, whiten_operator
+from latensor.decompose.internal import last_direction
 from tests.helpers import lowers
 
 
@@ -47,6 +48,22 @@ def test_operator_form_equals_the_dense_one(float64):
 def test_operator_form_where_rank_plus_oversample_exceeds_the_dimension(precision):
     dense, implicit = both_ways(low_rank(3, 5, 5), 4)
     np.testing.assert_allclose(dense.eigenvalues, implicit.eigenvalues, rtol=1e-10 if precision == "float64" else 1e-4)
+
+
+def test_a_direction_of_noise_has_nothing_of_the_others(float64):
+    """The second estimate has rank two, the first has noise of size 1e-3 beside it: the third direction is noise.
+
+    Orthogonal to the directions of the first estimate it has 1e-3 of those of the second, a form of 1e-6; with these
+    taken out, the square of that.
+    """
+    exact, noise = low_rank(4, 8, 2), 1e-3 * low_rank(5, 8, 8)
+    vector = last_direction(
+        jax.random.key(0), lambda v: (exact + noise) @ v, lambda v: exact @ v, 8, 3, num_iters=20, dtype=exact.dtype
+    )
+    orthogonal = jnp.linalg.eigh(exact + noise)[1][:, -3]
+    assert 0.99 < abs(float(vector @ orthogonal)) < 1.01
+    assert float(orthogonal @ exact @ orthogonal) > 1e-7
+    assert float(vector @ exact @ vector) < 1e-9
 
 
 @pytest.mark.parametrize("route", [0, 1])

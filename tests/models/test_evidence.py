@@ -7,8 +7,16 @@ import pytest
 
 from latensor.decompose import Status, matched_rmse
 from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, naive_bayes
-from latensor.models.evidence import Evidence, choose_rows, coincide, effective_rows, evidence_status, judge_gain
-from latensor.models.partial import DependentMissingnessWarning
+from latensor.models.evidence import (
+    Evidence,
+    Halves,
+    choose_rows,
+    coincide,
+    effective_rows,
+    evidence_status,
+    judge_gain,
+)
+from latensor.models.partial import DependentMissingnessWarning, dependence
 from latensor.moments import Documents, Table, categorical_variables
 from tests.helpers import best_order
 
@@ -171,7 +179,32 @@ def test_chosen_rows_follow_the_weights():
     assert (choose_rows(Documents(x), 3).x[:, 0] // 4).tolist() == [0, 1, 2]
 
 
+def test_directions_of_one_half_are_judged_in_the_other():
+    """In standard errors: of two directions, the sum of two such scores, divided by the square root of two."""
+    halves = Halves(jnp.array([0, 3]), jnp.array([True, False, False, True, False]))
+    values, weights = np.array([[1.0, 4], [2, 7], [5, 9], [3, 1], [4, 2]]), np.array([1.0, 1, 2, 3, 1])
+
+    def score(rows, column):
+        share, each = weights[rows] / weights[rows].sum(), values[rows, column]
+        mean = np.sum(share * each)
+        return mean / np.sqrt(np.sum((share * (each - mean)) ** 2))
+
+    first, second = score([1, 2, 4], 0), score([0, 3], 1)
+    given = jnp.asarray(values), jnp.asarray(weights)
+    np.testing.assert_allclose(halves.judge(given[0][:, :1], given[1]), first, rtol=1e-5)
+    np.testing.assert_allclose(halves.judge(*given), (first + second) / np.sqrt(2), rtol=1e-5)
+
+
 # Missingness that depends on what was observed.
+@pytest.mark.parametrize("together", [0.1, 0.24, 0.4])
+def test_dependence_is_in_standard_errors_either_way(together):
+    """Two dimensions, each observed in half of 1000 rows; both in more or fewer of them than in a quarter."""
+    score = dependence(np.array([[0.5, together], [together, 0.5]]), None, 1000)
+    # One of 24 % is neither certain nor large.
+    expected = 0 if together == 0.24 else 0.15 / np.sqrt(0.25 * 0.25 / 1000)
+    np.testing.assert_allclose(score, [[0, expected], [expected, 0]], rtol=1e-5)
+
+
 def test_refine_mends_missingness_that_depends_on_observed_dimensions():
     """Half of the dimensions are observed where the first one is large: moments of these rows are those of others."""
     rng = np.random.default_rng(0)

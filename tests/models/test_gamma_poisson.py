@@ -76,6 +76,21 @@ def test_a_negative_mean_intensity_is_moved_to_the_boundary(float64):
     np.testing.assert_allclose(result.params.topics, topics[:, ::-1], atol=1e-7)
 
 
+def test_what_was_cut_off_is_told_of_each_topic(float64):
+    """The topic of the smallest intensity, which comes last, has an entry below zero."""
+    topics = np.array(random_topics(0).topics)
+    topics[:2, 0] += (-0.05 - topics[0, 0]) * np.array([1, -1])
+    shapes = np.linspace(0.5, 2, K)
+    moments = Moments(
+        topics @ shapes / 0.1,
+        np.einsum("h,ih,jh->ij", shapes / 0.1**2, topics, topics),
+        np.einsum("h,ih,jh,lh->ijl", 2 * shapes / 0.1**3, topics, topics, topics),
+    )
+    moments = gamma_poisson_cumulants(jax.tree.map(jnp.asarray, moments))
+    result = gamma_poisson.fit_moments(jax.random.key(0), moments, K)
+    np.testing.assert_allclose(result.diagnostics.negative, [0, 0, 0.05], atol=1e-7)
+
+
 # Data.
 def test_all_routes_of_fit_agree_on_complete_counts(float64):
     x = draw(1, random_topics(1), 2000)

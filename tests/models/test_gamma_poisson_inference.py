@@ -144,6 +144,13 @@ def test_zeros_in_all_topics_and_tiny_shapes_are_no_trap(precision):
         assert np.all(np.isfinite(leaf))
 
 
+def test_a_start_is_blended_with_nothing_where_nothing_was_counted(precision):
+    """Topics that sum to less than one would make rows without counts likelier."""
+    params = GammaPoisson(np.array([[0.5, 0.2], [0.2, 0.8], [0.3, 0.0]]), np.array([1.0, 2.0]), np.array(0.1))
+    refined = gamma_poisson.refine(params, np.zeros((3, 3), int), max_iters=0)
+    np.testing.assert_allclose(refined.params.topics, params.topics, rtol=1e-6)
+
+
 def test_posterior_is_exact_for_one_topic(precision):
     # With one topic counts are Poisson given α: the posterior is Gamma(c + Σ x, b + Σ A), over what was observed.
     x = np.array([[1.0, 2.0, np.nan], [4.0, 0.0, 1.0], [np.nan, np.nan, np.nan]])

@@ -135,6 +135,15 @@ def test_em_of_data_on_which_the_likelihood_has_no_bound(precision):
             assert smallest > 0
 
 
+@pytest.mark.parametrize("family", [family for family in SHAPES if not family.shared], ids=str)
+def test_a_component_that_has_closed_in_on_repeated_rows_is_a_status(family, float64):
+    x = np.random.default_rng(0).normal(size=(60, D))
+    x[:10] = x[0]
+    start = random_member(0, family)
+    start = start._replace(means=start.means.at[:, 0].set(x[0]), variance=start.variance.at[..., 0].multiply(1e-3))
+    assert gaussian_mixture.refine(start, jnp.asarray(x), max_iters=50).status == Status.BOUNDARY
+
+
 def test_rows_beyond_all_components_have_numbers():
     for family in SHAPES[1::2]:
         params = random_member(0, family)

@@ -57,6 +57,12 @@ def test_gain_is_that_over_independent_variables_less_its_price(float64):
     np.testing.assert_allclose(fit.diagnostics.evidence.gain_error, gains.std() / np.sqrt(len(x)), rtol=1e-9)
 
 
+def test_an_undirected_tree_has_as_many_parameters_as_a_directed_one():
+    undirected = latent_tree({"h1": ["h2"]}, {"h1": ["a", "b"], "h2": ["c", "d"]}, num_values=3, directed=False)
+    # Of every node, and of every edge.
+    assert num_parameters(undirected) == (2 * 1 + 4 * 2) + (1 + 4 * 2) == num_parameters(TREE)
+
+
 def test_noise_has_no_rank(float64):
     """Its rank is about normal, the least of a few pairs: one of 160 is above 2.5. Of 20 none may be, so none is."""
     rng = np.random.default_rng(0)

@@ -2,13 +2,15 @@ import itertools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from latensor.decompose import Status
 from latensor.models import latent_class
+from latensor.models.classes import read_off
 from latensor.models.latent_class import LatentClass, density
-from latensor.moments import Variables
+from latensor.moments import Variables, categorical_variables
 from tests.models.latent_class_cases import CODES, METHODS, MIXED, K, draw, holes, random_model, worst_error
 
 
@@ -50,6 +52,15 @@ def test_columns_of_very_different_sizes(float64):
     assert worst_error(truth, result.params) < 1e-6
     with pytest.raises(ValueError, match="num_components: expected at most 3"):
         latent_class.fit_moments(jax.random.key(0), moments, 4, variables=variables)
+
+
+def test_columns_count_by_how_often_they_are_seen(float64):
+    """The blocks of two columns sum to (0.3, 0.7) and to (0.6, 0.4); the first is seen three times as often."""
+    products = jnp.array([[0.1, 0.3], [0.2, 0.4], [0.15, 0.1], [0.45, 0.3]])
+    found = read_off(products, jnp.array([0.9, 0.3]), jnp.full(4, 0.5), categorical_variables(2, 2))
+    np.testing.assert_allclose(found.weights, [0.375, 0.625], rtol=1e-12)
+    np.testing.assert_allclose(found.tables, [[1 / 3, 3 / 7], [2 / 3, 4 / 7], [0.25, 0.25], [0.75, 0.75]], rtol=1e-12)
+    assert not found.raised
 
 
 # Likelihoods against brute force.

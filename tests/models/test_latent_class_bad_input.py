@@ -19,6 +19,11 @@ from tests.models.latent_class_cases import CODES, MIXED, K, draw, random_model
         (np.eye(4) / 3, {}, "variables: expected .* kind 'real' .* 0.333333 at row 0, column 0"),
         (np.eye(4, 9, dtype=int) - 1, {"variables": CODES}, "x: expected category codes from 0 to 2; got -1"),
         (np.eye(4, 9, dtype=int), {"variables": CODES, "mask": np.eye(4, 9) > 2}, "mask: expected every variable"),
+        (
+            np.eye(4, 9, dtype=int),
+            {"variables": CODES, "mask": np.arange(9) > [[-1], [0], [0], [0]], "row_weights": np.array([0.0, 1, 1, 1])},
+            "mask: expected every variable to be observed somewhere; variable 0 never is",
+        ),
         (np.eye(2, 9, dtype=int), {"variables": CODES}, "x: expected at least num_components = 3 samples; got 2"),
     ],
 )

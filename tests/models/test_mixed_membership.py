@@ -7,6 +7,7 @@ from latensor.decompose import Status, matched_rmse
 from latensor.models import mixed_membership
 from latensor.models.mixed_membership import ConcentrationWarning, MixedMembership
 from latensor.models.mixed_membership.meld import meld
+from latensor.models.shares import share_table
 from latensor.moments import Table, Variables, categorical_variables
 
 KEY = jax.random.key(0)
@@ -152,6 +153,24 @@ def test_real_and_categorical_variables_together(float64):
     np.testing.assert_allclose(fit.params.variances, 1, atol=0.5)
     posterior = mixed_membership.posterior(fit.params, x[:100], variables=variables)
     np.testing.assert_allclose(jnp.sum(posterior, axis=1), 1, atol=1e-9)
+
+
+def test_shares_have_the_scale_of_what_is_observed(float64):
+    """Two standard deviations times the root of the number of components to both sides of the mean."""
+    rng = np.random.default_rng(5)
+    x, mask, weights = rng.normal(5, 2, (40, 3)), rng.random((40, 3)) < 0.6, rng.random(40)
+    x[:, 1] = rng.integers(0, 2, 40)
+    variables = Variables(("real", "categorical", "real"), (1, 2, 1))
+    given = Table(jnp.asarray(np.where(mask, x, np.nan)), jnp.asarray(mask), jnp.asarray(weights), variables)
+    shares, scaling = share_table(given, 4)
+    for place, column in enumerate((0, 2)):
+        seen = mask[:, column]
+        mean = np.average(x[seen, column], weights=weights[seen])
+        variance = np.average((x[seen, column] - mean) ** 2, weights=weights[seen])
+        half = 2 * np.sqrt(4) * np.sqrt(variance)
+        np.testing.assert_allclose(scaling.variance[place], variance, rtol=1e-12)
+        np.testing.assert_allclose([scaling.low[place], scaling.width[place]], [mean - half, 2 * half], rtol=1e-12)
+        np.testing.assert_allclose(shares.x[seen, column], 0.5 + (x[seen, column] - mean) / (2 * half), atol=1e-12)
 
 
 # The total concentration.

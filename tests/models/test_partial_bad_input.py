@@ -113,6 +113,12 @@ def test_options(model, options, message):
         fit(model, **options)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_pairs_matter_by_the_ratios_of_weights(scale):
+    with pytest.raises(ValueError, match=r"mask: expected every pair of dimensions .*; 1 and 2 never are"):
+        fit(gamma_poisson, mask=never_together(), weights=scale * np.array([1.0, 1.0, 0.5, 1.0]))
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_partial_needs_as_many_complete_dimensions_as_components(model):
     mask = changed(MASK, 0, slice(0, 3), False)

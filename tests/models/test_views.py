@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from latensor.models.views import References, deal, regress_columns
+from latensor.models.views import References, deal, factor_views, regress_columns
+from latensor.moments import CrossMoments
 
 
 @pytest.mark.parametrize("num_columns", [3, 4, 11, 30])
@@ -28,6 +29,28 @@ def test_other_keys_deal_otherwise():
 def test_few_rounds_leave_columns_out():
     groups = np.asarray(deal(jax.random.key(0), jnp.arange(12.0), 2))
     assert sorted(groups.reshape(-1)) == list(range(6, 12))
+
+
+@pytest.mark.parametrize("least", [0, 1, 2])
+def test_the_spectrum_is_of_the_pair_that_is_least_clear(least, float64):
+    """Two views hardly tell the first two states apart: the k-th singular value of their pair is the smallest."""
+    rng = np.random.default_rng(least)
+    views, weights, number = [rng.dirichlet(np.ones(d), 3).T for d in (4, 4, 4)], np.array([0.5, 0.3, 0.2]), 1000
+    pairs = ((0, 1), (0, 2), (1, 2))
+    for view in pairs[least]:
+        views[view][:, 0] = 0.1 * views[view][:, 0] + 0.9 * views[view][:, 1]
+    first = [view @ weights for view in views]
+    second = [(views[a] * weights) @ views[b].T for a, b in pairs]
+    third = np.einsum("h,ih,jh,lh->ijl", weights, *views)
+    moments = jax.tree.map(jnp.asarray, CrossMoments(tuple(first), tuple(second), third, np.int32(0)))
+    found = factor_views(jax.random.key(0), moments, jnp.asarray(1 / number), 3, "power", 10)
+    values = [
+        np.linalg.svd(pair / np.sqrt(np.outer(first[a], first[b])), compute_uv=False)[:3]
+        for pair, (a, b) in zip(second, pairs, strict=True)
+    ]
+    assert np.argmin([each[-1] for each in values]) == least
+    np.testing.assert_allclose(found.spectrum.values, values[least], atol=1e-12)
+    np.testing.assert_allclose(found.spectrum.noise, 2 * np.sqrt(4 / number), rtol=1e-12)
 
 
 def references(seed, k=3, parts=8):

@@ -132,6 +132,17 @@ def test_padding_is_zero_and_integers_become_the_default_float(precision):
     values, seen = jax.jit(lambda x: row_features(Table(x, mask, variables=variables), rows[1]))(x)
     np.testing.assert_allclose(values, [[0, 0], [0, 1]])
     assert seen.tolist() == [[False, False], [True, True]]
+    # Rows of the second variable are never observed: two rows, with two of the first variable and one of the third.
+    never = jnp.array([[True, False, True], [True, False, True]])
+    raw = jax.jit(lambda x: raw_cross_moments(Table(x, never, variables=variables), rows))(x)
+    assert int(raw.num_unobserved) == 2 * 2 * 1
+
+
+def test_a_share_enters_as_the_rest_and_itself(float64):
+    table = Table(jnp.asarray([[0.3, 1.0], [0.9, 0.0]]), variables=Variables(("share", "categorical"), (2, 2)))
+    values, seen = row_features(table, jnp.arange(4))
+    np.testing.assert_allclose(values, [[0.7, 0.3, 0, 1], [0.1, 0.9, 1, 0]], atol=1e-15)
+    assert seen is None
 
 
 def test_vmap_equals_loop_and_lowers(float64):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from latensor.moments import Documents, contract_document_moments, document_moments
 from latensor.moments.internal import (
     contract_third,
+    document_pair_forms,
     document_second_moment,
     document_second_moment_operator,
     project_words,
@@ -77,6 +78,18 @@ def test_contracted_and_operator_forms_equal_the_dense_ones(documents, row_weigh
     np.testing.assert_allclose(contract_third(moments.third, directions), expected, atol=1e-14)
     apply = document_second_moment_operator(documents)
     np.testing.assert_allclose(apply(directions), moments.second @ directions, atol=1e-15)
+
+
+@pytest.mark.parametrize("row_weights", [None, [1.0, 0.5, 2.0, 3.0]])
+def test_pair_forms_are_those_of_each_document(documents, row_weights):
+    """The quadratic forms of every document's own pairs of different words, which average to those of all."""
+    documents = weighted(documents, row_weights)
+    directions = np.asarray(jax.random.normal(jax.random.key(0), (D, 3)))
+    forms, weights = document_pair_forms(documents, jnp.asarray(directions))
+    each = [np.sum(directions * (brute_force(IDS[i : i + 1])[1] @ directions), axis=0) for i in range(len(IDS))]
+    np.testing.assert_allclose(forms, each, atol=1e-14)
+    share = np.ones(len(IDS)) if row_weights is None else np.asarray(row_weights)
+    np.testing.assert_allclose(weights, share / share.sum(), atol=1e-15)
 
 
 def test_contract_third_keeps_the_order_of_modes(float64):
