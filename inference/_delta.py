@@ -69,7 +69,8 @@ def influence(
       model: the module of the model, such as `latensor.models.gaussian_mixture`.
       fit: the estimate: what `model.fit` or `model.refine` returned.
       x: the data of the estimate.
-      key: for the starts of `model.fit`, which is run once more; any key does.
+      key: for the starts of `model.fit`, which is run once more: best that of the estimate, whose random choices (how
+        `latent_class` groups columns) are then held fixed.
       block_length: for sequences, as for `bootstrap`: fewer than 30 are cut into blocks of time, which are the rows.
       options: keywords of `model.fit`, or of `model.refine`: those that the estimate was made with.
       allow_unconverged: go on although the status of `fit` is not `CONVERGED`.
@@ -81,11 +82,19 @@ def influence(
     Cost: about that of `fit` per parameter, in batches; for a `Refined`, that of some ten steps of EM.
 
     """
+    options_given = {"block_length": block_length, "options": options, "allow_unconverged": allow_unconverged}
+    return _influence_of("influence", model, fit, x, key, options_given | data)
+
+
+def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keywords: dict[str, Any]) -> Any:
+    """Return the influence of every row, for the function that the user has called."""
+    block_length, options = keywords.pop("block_length", None), keywords.pop("options", None)
+    allow_unconverged = keywords.pop("allow_unconverged", False)
     model = check_model(model)
     fit = check_estimate(model, fit, check_bool("allow_unconverged", allow_unconverged))
     verb = "refine" if isinstance(fit, Refined) else "fit"
     static, traced = split_options(check_options(model, verb, options))
-    rows = as_resampled_rows(check_data(model, x, data, "influence"), block_length)
+    rows = as_resampled_rows(check_data(model, x, keywords, function), block_length)
     key = jax.random.key(0) if key is None else check_key(key)
     try:
         again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
@@ -110,7 +119,7 @@ def standard_errors(
     Arguments as for `influence`. Rows must be independent; the model need not be true. Where entries are at the end of
     their range, such as probabilities of zero, their standard error is zero: these estimates are not normal.
     """
-    return _root_of_squares(influence(model, fit, x, key=key, **keywords))
+    return _root_of_squares(_influence_of("standard_errors", model, fit, x, key, keywords))
 
 
 def covariance(
@@ -120,7 +129,7 @@ def covariance(
 
     Arguments as for `influence`.
     """
-    rows = influence(model, fit, x, key=key, **keywords)
+    rows = _influence_of("covariance", model, fit, x, key, keywords)
     flat = jax.vmap(lambda row: ravel_pytree(row)[0])(rows)
     return jnp.matmul(flat.T, flat, precision="highest")
 
@@ -140,7 +149,7 @@ def confidence_intervals(
     `influence`. They may leave the range of a parameter.
     """
     width = NormalDist().inv_cdf((1 + check_level(level)) / 2)
-    errors = standard_errors(model, fit, x, key=key, **keywords)
+    errors = _root_of_squares(_influence_of("confidence_intervals", model, fit, x, key, keywords))
     return Intervals(
         jax.tree.map(lambda value, error: value - width * error, fit.params, errors),
         jax.tree.map(lambda value, error: value + width * error, fit.params, errors),

@@ -59,8 +59,9 @@ def test_gain_is_that_over_independent_variables_less_its_price(float64):
 
 def test_an_undirected_tree_has_as_many_parameters_as_a_directed_one():
     undirected = latent_tree({"h1": ["h2"]}, {"h1": ["a", "b"], "h2": ["c", "d"]}, num_values=3, directed=False)
+    numbers = [graphical.num_parameters(random_params(each, 0)) for each in (undirected, TREE)]
     # Of every node, and of every edge.
-    assert num_parameters(undirected) == (2 * 1 + 4 * 2) + (1 + 4 * 2) == num_parameters(TREE)
+    assert numbers[0] == (2 * 1 + 4 * 2) + (1 + 4 * 2) == numbers[1]
 
 
 def test_noise_has_no_rank(float64):
