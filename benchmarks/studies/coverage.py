@@ -122,7 +122,8 @@ def run(options: Options) -> Report:
     # Each model compiles for half a minute.
     cases = dict(list(_cases().items())[: 2 if options.quick else None])
     rows: list[list[Any]] = []
-    claims, coverage = [], {}
+    claims: list[Claim] = []
+    coverage: dict[str, list[float]] = {}
     for name, case in tqdm(cases.items(), desc="models"):
         coverage[name] = []
         for n in sizes:

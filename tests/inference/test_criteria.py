@@ -113,7 +113,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="x: expected 2 dimensions"):
         aic(gaussian_mixture, MIXTURE, x[:, :1])
     with pytest.raises(ValueError, match="params"):
-        aic(naive_bayes, MIXTURE, x)
+        aic(naive_bayes, MIXTURE, np.full((4, 3), 2.0))
     with pytest.raises(ValueError, match=r"params\.tables"):
         aic(latent_class, latent_class.LatentClass(np.ones(1), np.ones((3, 1))), x.astype(int) % 2, variables=PAIR)
 
