@@ -10,6 +10,7 @@ algorithm.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from latensor.base import freeze, machine_epsilon, open_function, solve_fixed_point
+from latensor.base import attach_tangent, freeze, machine_epsilon, open_function, solve_fixed_point
 from latensor.decompose._status import Status, status_if, worst
 
 Params = TypeVar("Params")
@@ -134,7 +135,7 @@ def expectation_maximization(
       `EMResult`. Its status is `MAX_ITERS` unless the step was done or `|gain| ≤ max(tol, 100 machine epsilons)`.
 
     The derivative of the parameters is that of a fixed point of the step, by whatever arrays `step` holds; it does not
-    depend on the start. The objective is a constant to derivatives.
+    depend on the start. That of the objective is by these arrays alone, as at a maximum.
 
     Cost: one evaluation of `step` per update, and one for the start. A batch under `vmap` runs to its slowest lane;
     finished lanes keep their result.
@@ -177,7 +178,13 @@ def expectation_maximization(
     result = _result(rules, lax.while_loop(rules.unfinished, advance, freeze(first)))
     tolerance = _ROUNDING * machine_epsilon(dtype)
     params = solve_fixed_point(lambda parts, at: opened(parts, at).updated, result.params, parts, tolerance)
-    return result._replace(params=params)
+    objective = attach_tangent(partial(_objective_tangent, opened), result.objective, (parts, freeze(result.params)))
+    return result._replace(params=params, objective=objective)
+
+
+def _objective_tangent(opened: Callable[..., Evaluation], value: Array, inputs: Any, changes: Any) -> Array:
+    parts, params = inputs
+    return jax.jvp(lambda parts: jnp.asarray(opened(parts, params).objective), (parts,), (changes[0],))[1]
 
 
 def _first_state(start: _Point, accelerate: bool, history: Array | None) -> _State:

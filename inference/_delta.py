@@ -98,8 +98,9 @@ def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keyword
     key = jax.random.key(0) if key is None else check_key(key)
     try:
         again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
-    except ValueError as error:
-        if "Reverse-mode differentiation" not in str(error):
+    except (ValueError, AssertionError) as error:
+        # What JAX says of loops that it cannot reverse; of those within a step of EM it says nothing.
+        if "Reverse-mode differentiation" not in str(error) and not isinstance(error, AssertionError):
             raise
         raise ValueError(
             f"model: expected one whose {verb} has a derivative, with these options; {model_name(model)} has none "

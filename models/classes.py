@@ -85,9 +85,16 @@ def classify(
 ) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, ""]]:
     """Return each sample's weight in each class, from `log P(h, x)`; their sums; and the mean log-likelihood."""
     rows = jax.nn.logsumexp(joint, axis=1)
-    # Samples of weight zero do not count, whatever they are.
-    shares = jnp.where(weights[:, None] > 0, weights[:, None] * jnp.exp(joint - rows[:, None]), weights[:, None])
-    return shares, jnp.sum(shares, axis=0), jnp.sum(jnp.where(weights > 0, weights * rows, weights))
+    shares = weights[:, None] * counted(jnp.exp(joint - rows[:, None]), weights[:, None])
+    return shares, jnp.sum(shares, axis=0), jnp.sum(weights * counted(rows, weights))
+
+
+def counted(values: Float[Array, "..."], weights: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return values to be weighted: samples of weight zero do not count, even if they are not finite.
+
+    Finite ones stay as they are, for derivatives by a weight that is zero.
+    """
+    return jnp.where((weights > 0) | jnp.isfinite(values), values, 0)
 
 
 def safe_log(values: Float[Array, "..."]) -> Float[Array, "..."]:

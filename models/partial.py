@@ -158,7 +158,7 @@ def check_cumulants(moments: Any) -> Cumulants:
 
 def check_observed(table: Table) -> np.ndarray | None:
     """Return the observation rates where they can be looked at; every dimension must have been observed."""
-    if not is_concrete(table.mask, table.row_weights):
+    if not is_concrete(table.x, table.mask, table.row_weights):
         return None
     if table.mask is None:
         return np.ones(table.num_dimensions)

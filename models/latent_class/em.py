@@ -11,7 +11,7 @@ from latensor.base import check_number, divide, smallest_normal
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
 from latensor.models.blocks import blend_blocks, normalize_blocks, overall_counts
-from latensor.models.classes import log_prior, penalized_em, update_tables
+from latensor.models.classes import counted, log_prior, penalized_em, update_tables
 from latensor.models.columns import check_all_observed
 from latensor.models.em import better_start, em_limits, history_length
 from latensor.models.latent_class.data import check_pair
@@ -102,7 +102,7 @@ def _refine(
 
     def begin(params: LatentClass) -> tuple[LatentClass, Array]:
         rows = jax.nn.logsumexp(log_joint(params, table), axis=1)
-        return params, jnp.sum(jnp.where(weights > 0, weights * rows, weights)) + penalty(params)
+        return params, jnp.sum(weights * counted(rows, weights)) + penalty(params)
 
     def feasible(jump: LatentClass, back: LatentClass) -> LatentClass:
         sizes = jnp.maximum(jump.weights, _LEAST_KEPT * back.weights)

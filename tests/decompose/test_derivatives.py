@@ -20,7 +20,13 @@ from latensor.decompose import (
     whiten,
     whiten_operator,
 )
-from latensor.decompose.internal import dominant_space, noise_space, pseudoinverse
+from latensor.decompose.internal import (
+    Evaluation,
+    dominant_space,
+    expectation_maximization,
+    noise_space,
+    pseudoinverse,
+)
 
 D, K = 6, 3
 # The largest first; then equal ones, and ones that differ by less than a central difference can see.
@@ -199,3 +205,21 @@ def test_marginals_of_samples(float64):
 
     # An entry of the table that is zero stays there, and has no derivative.
     compare(table, (likelihoods, jnp.asarray(rng.uniform(0.5, 1, 60))), 1e-7)
+
+
+def test_where_em_comes_to_rest(float64):
+    rng = np.random.default_rng(0)
+    chances = jnp.asarray(rng.dirichlet(np.ones(3), 60))
+
+    def rest(weights):
+        def step(share):
+            joint = chances * share[None, :]
+            totals = jnp.sum(joint, axis=1)
+            updated = weights @ (joint / totals[:, None]) / jnp.sum(weights)
+            return Evaluation(updated, jnp.sum(weights * jnp.log(totals)) / jnp.sum(weights))
+
+        result = expectation_maximization(step, jnp.full(3, 1 / 3), tol=0.0, max_iters=5000)
+        return result.params, result.objective
+
+    # A weight of zero has a derivative too.
+    compare(rest, jnp.asarray(rng.uniform(0.5, 1, 60)).at[3].set(0.0), 1e-4)

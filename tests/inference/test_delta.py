@@ -9,7 +9,7 @@ import pytest
 
 from latensor.decompose import Status
 from latensor.inference import confidence_intervals, covariance, influence, standard_errors
-from latensor.models import gaussian_mixture, graphical, naive_bayes
+from latensor.models import gamma_poisson, gaussian_mixture, graphical, naive_bayes
 from tests.inference.toy import fit, toy
 from tests.models.contract import call, data_of
 from tests.models.contract_models import MODELS
@@ -102,6 +102,14 @@ def test_under_vmap(float64):
     both = jax.vmap(errors)(x)
     np.testing.assert_allclose(both[1], 2 * both[0], rtol=1e-12)
     np.testing.assert_allclose(both[0], errors(x[0]), rtol=1e-12)
+
+
+def test_estimates_without_a_derivative_are_refused(no_type_checks):
+    truth = gamma_poisson.GammaPoisson(jnp.array([[0.7, 0.1], [0.2, 0.2], [0.1, 0.7]]), jnp.array([0.3, 0.2]), 0.01)
+    x = gamma_poisson.sample(jax.random.key(0), truth, 50).x
+    refined = gamma_poisson.refine(truth, x, max_iters=2)
+    with pytest.raises(ValueError, match=r"model: expected one whose refine has a derivative.*use bootstrap"):
+        standard_errors(gamma_poisson, refined, x, allow_unconverged=True)
 
 
 def test_bad_input(no_type_checks):

@@ -175,3 +175,9 @@ def test_population_moments_beyond_the_floating_range_are_refused():
 def test_keys_of_other_kinds(impl):
     for key in (jax.random.key(1, impl=impl), jax.random.PRNGKey(1, impl=impl)):
         assert gamma_poisson.sample(key, TOPICS, 3).x.shape == (3, 5)
+
+
+def test_a_known_mask_of_traced_values():
+    expected = gaussian_mixture.fit(KEY, X, 2, mask=MASK).params.means
+    result = jax.jit(lambda x: gaussian_mixture.fit(KEY, x, 2, mask=MASK).params.means)(X)
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3)
