@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import gmres
 
 Solution = TypeVar("Solution")
@@ -80,17 +81,18 @@ def solve_fixed_point(
 
     def tangent(solution: Any, parts: Any, changes: Any) -> Any:
         _, right = jax.jvp(lambda parts: step(parts, solution), (parts,), (changes,))
+        # One vector: JAX cannot transpose a solve of several unknowns of which one is not asked for (0.5.3).
+        flat, unravel = ravel_pytree(right)
 
         def matvec(move: Any) -> Any:
-            _, image = jax.jvp(lambda at: step(parts, at), (solution,), (move,))
-            return jax.tree.map(lambda a, b: a - b, move, image)
+            _, image = jax.jvp(lambda at: step(parts, at), (solution,), (unravel(move),))
+            return move - ravel_pytree(image)[0]
 
         def solve(matvec: Any, right: Any) -> Any:
-            size = sum(leaf.size for leaf in jax.tree.leaves(right))
-            restart = min(size, 30)
+            restart = min(right.size, 30)
             return gmres(matvec, right, tol=tolerance, restart=restart, maxiter=-(-max_iters // restart))[0]
 
         # Within a solve of our own: JAX cannot transpose `gmres` itself (0.10.2).
-        return lax.custom_linear_solve(matvec, right, solve, solve)
+        return unravel(lax.custom_linear_solve(matvec, flat, solve, solve))
 
     return attach_tangent(tangent, solution, parts)

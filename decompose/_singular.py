@@ -65,21 +65,29 @@ def _tangent(solution: SingularSpace, inputs: tuple[Array, _Factors], changes: t
     def outside(basis: Array, columns: Array) -> Array:
         return columns - matmul(basis, matmul(basis.T, columns))
 
+    # Both bases as one array: JAX cannot transpose a solve of several unknowns of which one is not asked for (0.5.3).
+    def split(stacked: Array) -> tuple[Array, Array]:
+        return stacked[: left.shape[0]], stacked[left.shape[0] :]
+
     # From `MR = LK` and `MᵀL = RKᵀ`. The formula solves it here; nearby, `K` is not diagonal.
-    def matvec(moves: tuple[Array, Array]) -> tuple[Array, Array]:
+    def matvec(stacked: Array) -> Array:
+        moves = split(stacked)
         to_left, to_right = outside(left, moves[0]), outside(right, moves[1])
-        return (
-            matmul(moves[0], inner) - outside(left, matmul(matrix, to_right)),
-            matmul(moves[1], inner.T) - outside(right, matmul(matrix.T, to_left)),
+        return jnp.concatenate(
+            [
+                matmul(moves[0], inner) - outside(left, matmul(matrix, to_right)),
+                matmul(moves[1], inner.T) - outside(right, matmul(matrix.T, to_left)),
+            ]
         )
 
     to_left, to_right = matmul(change, right), matmul(change.T, left)
-    moves = lax.custom_linear_solve(
+    stacked = lax.custom_linear_solve(
         matvec,
-        (outside(left, to_left), outside(right, to_right)),
-        lambda _, right_sides: _solve(factors, left.shape[1], right_sides),
+        jnp.concatenate([outside(left, to_left), outside(right, to_right)]),
+        lambda _, stacked: jnp.concatenate(_solve(factors, left.shape[1], split(stacked))),
         symmetric=True,
     )
+    moves = split(stacked)
     return SingularSpace(outside(left, moves[0]), matmul(left.T, to_left), outside(right, moves[1]))
 
 

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_bool, check_key, freeze, is_concrete
+from latensor.base import check_bool, check_key, freeze, is_concrete, matmul
 from latensor.inference._align import align_components
 from latensor.inference._checks import (
     check_data,
@@ -132,7 +132,7 @@ def covariance(
     """
     rows = _influence_of("covariance", model, fit, x, key, keywords)
     flat = jax.vmap(lambda row: ravel_pytree(row)[0])(rows)
-    return jnp.matmul(flat.T, flat, precision="highest")
+    return matmul(flat.T, flat)
 
 
 def confidence_intervals(

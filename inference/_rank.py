@@ -33,11 +33,12 @@ from latensor.inference._criteria import Information, summarize
 from latensor.inference._data import has_exact_likelihood, with_weights
 from latensor.inference._splits import Folds, Mean, check_split, draw_folds, mean_per_observation
 from latensor.inference._table import Candidate, RankSelection
-from latensor.models import crowd, graphical
-from latensor.models.evidence import choose_rows
 from latensor.models.results import Fit
 from latensor.moments import Sequences
+from latensor.moments.internal import choose_rows
 
+# Models whose number of components is given.
+_GIVEN = {"crowd": "as many classes as labels", "graphical": "its numbers of states in the graph"}
 # Standard errors by which a candidate may be below the best one.
 _ERRORS = 1.0
 # Training rows by which `fit` and `refine` are compared where `refine` climbs a bound.
@@ -127,8 +128,8 @@ def select_rank(
 
 def _check_plan(model: Any, refine: Any, options: Any, refine_options: Any) -> _Plan:
     model = check_model(model, ("fit", "refine", "num_parameters"))
-    if model in (crowd, graphical):
-        why = "as many classes as labels" if model is crowd else "its numbers of states in the graph"
+    if model_name(model) in _GIVEN:
+        why = _GIVEN[model_name(model)]
         raise ValueError(f"model: expected one whose number of components is free; {model_name(model)} has {why}")
     options = check_options(model, "fit", options)
     refine_options = check_options(model, "refine", refine_options, "refine_options")

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from latensor.decompose import Status
 from latensor.inference._splits import Mean
-from latensor.models.evidence import CLEAR
+from latensor.models.results import CLEAR
 
 _COLUMNS = ("k", "status of fit", "value", "noise", "score", "held out", "s.e.", "below best", "s.e.", "AIC", "BIC")
 

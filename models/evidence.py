@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
@@ -28,19 +27,15 @@ from latensor.base import divide, freeze, machine_epsilon, matmul, small_jit
 from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import last_direction, status_if, worst
 from latensor.models.components import Correction, SecondMoments
-from latensor.models.results import Fit
+from latensor.models.results import CLEAR, Fit
 from latensor.moments import map_over_rows
 from latensor.moments.internal import Centred, residuals, second_cumulant, second_cumulant_operator
 
 Data = TypeVar("Data", bound=Any)
 _Product = Callable[[Float[Array, "d r"]], Float[Array, "d r"]]
 
-# Standard errors above zero that the k-th direction needs, and the gain: noise gets there in one of 160 data sets.
-# Set by synthetic corpora. On real data a direction can be worth having and miss it: house-votes-84, k = 4, has 2.497.
-CLEAR = 2.5
 # Beyond any doubt, and finite.
 _CERTAIN = 1e6
-_GOLDEN = (math.sqrt(5) - 1) / 2
 # Columns that differ by less of their length are the same.
 _SAME = 1e-3
 # Subspace iterations: products with a small matrix, or with the data.
@@ -142,22 +137,6 @@ def coincide(columns: Float[Array, "d k"]) -> Bool[Array, ""]:
     lengths = jnp.sum(columns**2, axis=0)
     longer = jnp.maximum(lengths[:, None], lengths[None, :])
     return jnp.any((squares <= _SAME**2 * longer) & ~jnp.eye(columns.shape[1], dtype=bool))
-
-
-def choose_rows(data: Data, number: int) -> Data:
-    """Return at most `number` rows of a data type, at even distances in the sum of their weights; without weights."""
-    n = data.num_rows
-    number = min(n, number)
-    # Anywhere within each stride (multiples of the golden ratio, modulo one, repeat nothing): rows may have a period.
-    place = np.arange(number)
-    index = ((place + place * _GOLDEN % 1) * n / number).astype(int)
-    if data.row_weights is None:
-        return jax.tree.map(lambda leaf: leaf[index], data)
-    # Rows of equal weight are drawn as if they had none; rows of weight zero are never drawn.
-    reached = jnp.cumsum(data.row_weights)
-    # The middle of each row's share: its ends would be a matter of rounding.
-    drawn = jnp.searchsorted(reached, jnp.asarray((index + 0.5) / n, reached.dtype) * reached[-1], side="right")
-    return jax.tree.map(lambda leaf: leaf[jnp.minimum(drawn, n - 1)], data._replace(row_weights=None))
 
 
 class Halves(NamedTuple):

@@ -1,5 +1,6 @@
 """Names of this layer that our models need beside the public ones. Not for users: they may change without notice."""
 
+from latensor.moments._choose import choose_rows
 from latensor.moments._cross import count_table, feature_moments, spread_view, table_moments, view_features
 from latensor.moments._cumulants import (
     THIRD_METHODS,
@@ -70,6 +71,7 @@ __all__ = [
     "category_rows",
     "centre",
     "check_values",
+    "choose_rows",
     "contract_cumulants",
     "contract_documents",
     "contract_third",

@@ -11,13 +11,13 @@ from latensor.base import matmul, small_jit, smallest_normal
 from latensor.decompose import Status
 from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Correction, SecondMoments
-from latensor.models.evidence import Evidence, add_evidence, after, choose_rows, effective_rows, judge_gain, table_rank
+from latensor.models.evidence import Evidence, add_evidence, after, effective_rows, judge_gain, table_rank
 from latensor.models.gamma_poisson.inference import evidence_bound, infer, log_factorials, observed_counts
 from latensor.models.gamma_poisson.likelihood import sample_likelihoods
 from latensor.models.gamma_poisson.params import GammaPoisson, count_parameters
 from latensor.models.results import Fit
 from latensor.moments import Table
-from latensor.moments.internal import Centred
+from latensor.moments.internal import Centred, choose_rows
 
 # Rows whose likelihood is compared with that of one topic, and draws for each of them.
 _NUM_ROWS, _NUM_DRAWS = 256, 40

@@ -6,11 +6,11 @@ from jaxtyping import Array, Float
 
 from latensor.base import small_jit
 from latensor.models.components import Correction, SecondMoments
-from latensor.models.evidence import Evidence, after, choose_rows, effective_rows, judge_gain, table_rank
+from latensor.models.evidence import Evidence, after, effective_rows, judge_gain, table_rank
 from latensor.models.gaussian_mixture.covariance import smallest_variance
 from latensor.models.gaussian_mixture.likelihood import log_joint
 from latensor.models.gaussian_mixture.params import GaussianMixture, num_parameters
-from latensor.moments.internal import Centred
+from latensor.moments.internal import Centred, choose_rows
 
 # Rows whose likelihood is compared with that of one component.
 NUM_ROWS = 2048

@@ -10,7 +10,7 @@ from latensor.base import as_float, matmul
 from latensor.decompose import Status, Whitening
 from latensor.decompose.internal import finite_status, status_if, worst
 from latensor.models.components import Whitened
-from latensor.models.evidence import Evidence, choose_rows, effective_rows, judge_gain
+from latensor.models.evidence import Evidence, effective_rows, judge_gain
 from latensor.models.gaussian_mixture.covariance import Family, as_diagonal, from_diagonal, smallest_variance
 from latensor.models.gaussian_mixture.em import MARGIN, Data, em_step, is_regular, prepare, variance_floor
 from latensor.models.gaussian_mixture.evidence import NUM_ROWS
@@ -18,7 +18,7 @@ from latensor.models.gaussian_mixture.likelihood import log_joint
 from latensor.models.gaussian_mixture.params import GaussianMixture
 from latensor.models.results import Fit
 from latensor.moments import Table
-from latensor.moments.internal import average_weights, centre, second_cumulant_diagonal
+from latensor.moments.internal import average_weights, centre, choose_rows, second_cumulant_diagonal
 
 # The mean of a column may be off by this many roundings.
 _ROUNDINGS = 16

@@ -18,7 +18,6 @@ from latensor.models.evidence import (
     Evidence,
     add_evidence,
     bounded,
-    choose_rows,
     draw_halves,
     judge_gain,
     last_singular_vectors,
@@ -34,6 +33,7 @@ from latensor.models.graphical.params import Graphical, num_parameters
 from latensor.models.graphical.plan import Plan, allows_exact_inference
 from latensor.models.results import Fit
 from latensor.moments import Table, map_over_rows, sum_over_rows
+from latensor.moments.internal import choose_rows
 
 # Rows whose likelihood is compared.
 _NUM_ROWS = 512

@@ -10,7 +10,7 @@ from latensor.base import divide, matmul, small_jit, smallest_normal
 from latensor.decompose import Status
 from latensor.decompose.internal import status_if, worst
 from latensor.models.blocks import count_invalid, variable_rates
-from latensor.models.evidence import Evidence, after, choose_rows, effective_rows, judge_gain
+from latensor.models.evidence import Evidence, after, effective_rows, judge_gain
 from latensor.models.latent_class.density import log_joint
 from latensor.models.latent_class.groups import deal_halves, places_of
 from latensor.models.latent_class.params import LatentClass, num_parameters
@@ -18,7 +18,7 @@ from latensor.models.pair_rank import pair_rank
 from latensor.models.results import Fit
 from latensor.models.shares import Scaling, unscale_tables
 from latensor.moments import Table, Variables, sum_over_rows
-from latensor.moments.internal import average_weights, described, row_features
+from latensor.moments.internal import average_weights, choose_rows, described, row_features
 
 # Rows whose likelihood is compared with that of one class.
 _NUM_ROWS = 2048

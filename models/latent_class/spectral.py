@@ -23,7 +23,7 @@ from latensor.decompose.internal import VIEW_METHODS, finite_status, status_if, 
 from latensor.models.checks import check_moments
 from latensor.models.classes import read_off, split_key
 from latensor.models.columns import as_data, check_all_observed, check_variables, float_type
-from latensor.models.evidence import Evidence, add_evidence, choose_rows, coincide
+from latensor.models.evidence import Evidence, add_evidence, coincide
 from latensor.models.latent_class.density import log_joint
 from latensor.models.latent_class.evidence import one_class, overall_frequencies, weigh_evidence
 from latensor.models.latent_class.groups import (
@@ -39,7 +39,7 @@ from latensor.models.results import Fit, Spectrum
 from latensor.models.shares import Scaling, as_shares, share_table, unscale_tables
 from latensor.models.views import NONNEGATIVE, factor_views, regress_columns
 from latensor.moments import Moments, Table, Variables
-from latensor.moments.internal import described
+from latensor.moments.internal import choose_rows, described
 
 METHODS = (*VIEW_METHODS, *NONNEGATIVE)
 Method = Literal["power", "ojd0", "ojd1", "nojd0", "nojd1", "ptpqp", "hals"]

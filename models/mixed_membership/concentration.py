@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float
 
 from latensor.base import is_concrete, small_jit
 from latensor.models.columns import float_type
-from latensor.models.evidence import choose_rows
 from latensor.models.mixed_membership.likelihood import sample_likelihoods
 from latensor.models.mixed_membership.params import MixedMembership
 from latensor.models.results import Fit
 from latensor.moments import Table
+from latensor.moments.internal import choose_rows
 
 # Smallest and largest total, and how many are tried.
 _LOWEST, _HIGHEST, _NUMBER = 0.05, 20.0, 9

@@ -9,7 +9,6 @@ from latensor.models.blocks import variable_rates
 from latensor.models.evidence import (
     Evidence,
     after,
-    choose_rows,
     effective_rows,
     judge_gain,
 )
@@ -20,7 +19,7 @@ from latensor.models.mixed_membership.units import in_original_units
 from latensor.models.pair_rank import pair_rank
 from latensor.models.shares import Scaling
 from latensor.moments import Table, Variables
-from latensor.moments.internal import average_weights, described, row_features
+from latensor.moments.internal import average_weights, choose_rows, described, row_features
 
 # Rows whose likelihood is compared with that of one component, and draws for each of them.
 _NUM_ROWS, _NUM_DRAWS = 256, 40

@@ -18,7 +18,6 @@ from latensor.models.evidence import (
     Evidence,
     add_evidence,
     after,
-    choose_rows,
     coincide,
     draw_halves,
     effective_rows,
@@ -31,6 +30,7 @@ from latensor.models.results import Fit, Spectrum
 from latensor.moments import Documents, Moments
 from latensor.moments.internal import (
     average_weights,
+    choose_rows,
     contract_documents,
     contract_third,
     document_pair_forms,

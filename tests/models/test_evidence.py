@@ -10,7 +10,6 @@ from latensor.models import gamma_poisson, gaussian_mixture, mixed_membership, n
 from latensor.models.evidence import (
     Evidence,
     Halves,
-    choose_rows,
     coincide,
     effective_rows,
     evidence_status,
@@ -18,6 +17,7 @@ from latensor.models.evidence import (
 )
 from latensor.models.partial import DependentMissingnessWarning, dependence
 from latensor.moments import Documents, Table, categorical_variables
+from latensor.moments.internal import choose_rows
 from tests.helpers import best_order
 
 KEY = jax.random.key(0)

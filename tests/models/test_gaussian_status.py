@@ -7,8 +7,8 @@ import pytest
 
 from latensor.decompose import Status
 from latensor.models import gaussian_mixture
-from latensor.models.evidence import choose_rows
 from latensor.moments import Table
+from latensor.moments.internal import choose_rows
 from tests.models.gaussian_cases import random_mixture
 
 KEY = jax.random.key(0)
