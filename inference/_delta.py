@@ -33,6 +33,7 @@ from latensor.inference._checks import (
     model_name,
     split_options,
 )
+from latensor.inference._data import has_exact_likelihood
 from latensor.inference._intervals import Intervals
 from latensor.inference._resample import as_resampled_rows, num_units, reweight
 from latensor.models import Fit, Refined
@@ -93,18 +94,23 @@ def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keyword
     model = check_model(model)
     fit = check_estimate(model, fit, check_bool("allow_unconverged", allow_unconverged))
     verb = "refine" if isinstance(fit, Refined) else "fit"
+    if verb == "refine" and not has_exact_likelihood(model):
+        # The posteriors of the rows are found by loops of their own within a step, which the derivative does not see.
+        raise ValueError(
+            f"model: expected one whose refine climbs the likelihood itself; {model_name(model)} climbs a bound of it, "
+            "by variational inference: use bootstrap"
+        )
     static, traced = split_options(check_options(model, verb, options))
     rows = as_resampled_rows(check_data(model, x, keywords, function), block_length)
     key = jax.random.key(0) if key is None else check_key(key)
     try:
         again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
-    except (ValueError, AssertionError) as error:
-        # What JAX says of loops that it cannot reverse; of those within a step of EM it says nothing.
-        if "Reverse-mode differentiation" not in str(error) and not isinstance(error, AssertionError):
+    except ValueError as error:
+        if "Reverse-mode differentiation" not in str(error):
             raise
         raise ValueError(
             f"model: expected one whose {verb} has a derivative, with these options; {model_name(model)} has none "
-            "(nonnegative factors, variational inference): use bootstrap"
+            "(nonnegative factors): use bootstrap"
         ) from None
     _check_same(model, fit.params, again)
     return rows_of_jacobian
