@@ -108,9 +108,7 @@ def test_estimates_without_a_derivative_are_refused(no_type_checks):
     truth = gamma_poisson.GammaPoisson(jnp.array([[0.7, 0.1], [0.2, 0.2], [0.1, 0.7]]), jnp.array([0.3, 0.2]), 0.01)
     x = gamma_poisson.sample(jax.random.key(0), truth, 50).x
     refined = gamma_poisson.refine(truth, x, max_iters=2)
-    with pytest.raises(
-        ValueError, match=r"model: expected one whose refine climbs the likelihood.*use bootstrap"
-    ):
+    with pytest.raises(ValueError, match=r"model: expected one whose refine climbs the likelihood.*use bootstrap"):
         standard_errors(gamma_poisson, refined, x, allow_unconverged=True)
 
 
