@@ -6,7 +6,7 @@ the sum of independent influences, so its covariance is `Σ_i ψ_i ψ_iᵀ`. For
 `J Cov[φ] Jᵀ / n`, `J` being the derivative of the inverse moment map; for a maximum of the likelihood it is the
 sandwich `H⁻¹ (Σ s sᵀ) H⁻¹`. Nothing in it assumes that the model is true.
 
-The influences are rows of one Jacobian, by reverse mode through the whole estimate: one pass back per parameter.
+The influences are rows of one Jacobian, of the estimate by the weights of the rows: `latensor.inference._linear`.
 """
 
 from functools import partial
@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from latensor.base import check_bool, check_key, freeze, is_concrete, matmul
+from latensor.base import check_bool, check_key, is_concrete
 from latensor.inference._align import align_components
 from latensor.inference._checks import (
     check_data,
@@ -35,12 +34,11 @@ from latensor.inference._checks import (
 )
 from latensor.inference._data import has_exact_likelihood
 from latensor.inference._intervals import Intervals
+from latensor.inference._linear import Backward, Forward, RowDerivative
 from latensor.inference._resample import as_resampled_rows, num_units, reweight
 from latensor.models import Fit, Refined
 from latensor.moments.internal import Rows
 
-# The size of the data times the parameters of a batch: beyond, their temporaries leave the cache of common CPUs.
-_NUMBERS_PER_BATCH = 1 << 22
 # An estimate that differs from the given one by this share of its largest parameter is another one.
 _SAME = 0.05
 
@@ -51,6 +49,16 @@ class _Plan(NamedTuple):
     model: ModuleType
     verb: str
     options: tuple[tuple[str, Any], ...]
+    quantity: str
+    """What of a `RowDerivative` is asked for."""
+
+
+_QUANTITIES = {
+    "influence": "influence",
+    "covariance": "covariance",
+    "standard_errors": "variances",
+    "confidence_intervals": "variances",
+}
 
 
 def influence(
@@ -80,15 +88,19 @@ def influence(
     Returns:
       Parameters of the type of `fit.params`, each with a leading axis of rows. They sum to zero, up to rounding.
 
-    Cost: about that of `fit` per parameter, in batches; for a `Refined`, that of some ten steps of EM.
+    Cost: for `fit` of a complete table by `gaussian_mixture` or `gamma_poisson` (dense second moments, that is up to
+    256 dimensions, and no weights of dimensions) one product of `(n, d k + k³/6)` matrices. Otherwise about that of
+    `fit` per parameter, in batches; for a `Refined`, that of some ten steps of EM per parameter.
 
     """
     options_given = {"block_length": block_length, "options": options, "allow_unconverged": allow_unconverged}
-    return _influence_of("influence", model, fit, x, key, options_given | data)
+    rows = _differentiate("influence", model, fit, x, key, options_given | data)
+    _, unravel = ravel_pytree(fit.params)
+    return jax.vmap(unravel)(rows)
 
 
-def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keywords: dict[str, Any]) -> Any:
-    """Return the influence of every row, for the function that the user has called."""
+def _differentiate(function: str, model: Any, fit: Any, x: Any, key: Any, keywords: dict[str, Any]) -> Array:
+    """Return what `function`, which the user has called, makes of the influences of the rows: flat arrays."""
     block_length, options = keywords.pop("block_length", None), keywords.pop("options", None)
     allow_unconverged = keywords.pop("allow_unconverged", False)
     model = check_model(model)
@@ -104,7 +116,7 @@ def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keyword
     rows = as_resampled_rows(check_data(model, x, keywords, function), block_length)
     key = jax.random.key(0) if key is None else check_key(key)
     try:
-        again, rows_of_jacobian = _influence(key, fit.params, rows, traced, _Plan(model, verb, static))
+        again, result = _derivative(key, fit.params, rows, traced, _Plan(model, verb, static, _QUANTITIES[function]))
     except ValueError as error:
         if "Reverse-mode differentiation" not in str(error):
             raise
@@ -113,7 +125,7 @@ def _influence_of(function: str, model: Any, fit: Any, x: Any, key: Any, keyword
             "(nonnegative factors): use bootstrap"
         ) from None
     _check_same(model, fit.params, again)
-    return rows_of_jacobian
+    return result
 
 
 def standard_errors(
@@ -126,7 +138,12 @@ def standard_errors(
     Arguments as for `influence`. Rows must be independent; the model need not be true. Where entries are at the end of
     their range, such as probabilities of zero, their standard error is zero: these estimates are not normal.
     """
-    return _root_of_squares(_influence_of("standard_errors", model, fit, x, key, keywords))
+    return _standard_errors("standard_errors", model, fit, x, key, keywords)
+
+
+def _standard_errors(function: str, model: Any, fit: Any, x: Any, key: Any, keywords: dict[str, Any]) -> Any:
+    variances = _differentiate(function, model, fit, x, key, keywords)
+    return ravel_pytree(fit.params)[1](jnp.sqrt(variances))
 
 
 def covariance(
@@ -136,9 +153,7 @@ def covariance(
 
     Arguments as for `influence`.
     """
-    rows = _influence_of("covariance", model, fit, x, key, keywords)
-    flat = jax.vmap(lambda row: ravel_pytree(row)[0])(rows)
-    return matmul(flat.T, flat)
+    return _differentiate("covariance", model, fit, x, key, keywords)
 
 
 def confidence_intervals(
@@ -156,40 +171,40 @@ def confidence_intervals(
     `influence`. They may leave the range of a parameter.
     """
     width = NormalDist().inv_cdf((1 + check_level(level)) / 2)
-    errors = _root_of_squares(_influence_of("confidence_intervals", model, fit, x, key, keywords))
+    errors = _standard_errors("confidence_intervals", model, fit, x, key, keywords)
     return Intervals(
         jax.tree.map(lambda value, error: value - width * error, fit.params, errors),
         jax.tree.map(lambda value, error: value + width * error, fit.params, errors),
     )
 
 
-@jax.jit
-def _root_of_squares(rows: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.sqrt(jnp.sum(leaf**2, axis=0)), rows)
-
-
 @partial(jax.jit, static_argnames="plan")
-def _influence(key: Array, params: Any, rows: Any, traced: dict[str, Any], plan: _Plan) -> tuple[Any, Any]:
-    """Return the estimate once more, and its derivative by the weight of every row."""
+def _derivative(key: Array, params: Any, rows: Any, traced: dict[str, Any], plan: _Plan) -> tuple[Any, Array]:
+    """Return the estimate once more, and what is asked for of its derivative by the weight of every row."""
     options = dict(plan.options) | traced
     num_components = plan.model.component_columns(params).shape[1]
+
+    def align(found: Any) -> Any:
+        aligned = align_components(plan.model, params, jax.tree.map(lambda leaf: leaf[None], found))
+        return jax.tree.map(lambda leaf: leaf[0], aligned)
 
     def estimate(multipliers: Float[Array, " n"]) -> Any:
         weighted = reweight(rows, multipliers)
         if plan.verb == "refine":
             # No further step: the derivative is that of where EM has come to rest.
             return plan.model.refine(params, weighted, **options | {"max_iters": 0}).params
-        found = plan.model.fit(key, weighted, num_components, **options).params
-        aligned = align_components(plan.model, params, jax.tree.map(lambda leaf: leaf[None], found))
-        return jax.tree.map(lambda leaf: leaf[0], aligned)
+        return align(plan.model.fit(key, weighted, num_components, **options).params)
 
-    number = num_units(rows)
-    again, pull = jax.vjp(estimate, jnp.ones(number, rows.dtype))
-    flat, unravel = ravel_pytree(again)
-    size = sum(leaf.size for leaf in jax.tree.leaves(rows))
-    batch = max(1, min(flat.size, _NUMBERS_PER_BATCH // size))
-    jacobian = lax.map(lambda row: pull(unravel(row))[0], jnp.eye(flat.size, dtype=flat.dtype), batch_size=batch)
-    return freeze(again), jax.vmap(unravel, in_axes=1)(jacobian)
+    reduced = None
+    if plan.verb == "fit" and hasattr(plan.model, "reduce_fit"):
+        reduced = plan.model.reduce_fit(key, rows, num_components, **options)
+    derivative: RowDerivative
+    if reduced is not None:
+        derivative = Forward(reduced, align)
+    else:
+        size = sum(leaf.size for leaf in jax.tree.leaves(rows))
+        derivative = Backward(estimate, jnp.ones(num_units(rows), rows.dtype), size)
+    return derivative.estimate, getattr(derivative, plan.quantity)()
 
 
 def _check_same(model: ModuleType, params: Any, again: Any) -> None:

@@ -1,5 +1,6 @@
 """What the verbs of all models return."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Int, Num
@@ -28,6 +29,19 @@ class Fit(NamedTuple):
     """The part of the third moment that the decomposition leaves unexplained (relative norm), before any polishing."""
     diagnostics: Any
     """The model's own: the spectrum with its noise, how the stages ended, and what else there is to know."""
+
+
+class ReducedFit(NamedTuple):
+    """A fit to a table as a function of few moments, for its derivatives: see `latensor.models.reduced`."""
+
+    estimate: Callable[[Any], Any]
+    """Maps a change of the moments to parameters; right to first order."""
+    unchanged: Any
+    """No change: zeros."""
+    describe: Callable[[Any], Any]
+    """Maps a block of rows to what each of them changes, per unit of its weight."""
+    data: Any
+    """The table with its `weights`, which sum to one."""
 
 
 class Refined(NamedTuple):

@@ -24,7 +24,7 @@ from latensor.moments._documents import (
 from latensor.moments._gamma_poisson import correct_gamma_poisson, gamma_poisson_cumulants
 from latensor.moments._gaussian import correct_gaussian, correct_lifted
 from latensor.moments._labels import as_labels, sum_by_item, sum_by_label, valid_labels
-from latensor.moments._moments import contract_third
+from latensor.moments._moments import contract_third, symmetrize_last
 from latensor.moments._noise import NoiseDirections, trace_noise
 from latensor.moments._observed import Centred, centre, residuals, spread
 from latensor.moments._ragged import pad_sequences
@@ -109,6 +109,7 @@ __all__ = [
     "spread_words",
     "sum_by_item",
     "sum_by_label",
+    "symmetrize_last",
     "table_moments",
     "trace_noise",
     "valid_labels",

@@ -38,6 +38,7 @@ from latensor.models.gamma_poisson.params import (
     population_moments,
     sample,
 )
+from latensor.models.gamma_poisson.reduced import reduce_fit as reduce_fit  # for derivatives, not for users
 from latensor.models.gamma_poisson.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [

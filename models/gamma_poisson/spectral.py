@@ -126,7 +126,7 @@ def fit(
     else:
         prepared = _prepare_implicit(key, data, moments, trust, options)
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third)
-    estimate = _read_off(key, moments, prepared, seen, options)
+    estimate = read_off(key, moments, prepared, seen, options)
     if options.num_components == 1:
         return fit_one_topic(estimate, data, moments)
     correction = Correction(moments.mean)
@@ -153,7 +153,7 @@ def fit_moments(
 def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options) -> Fit:
     second = second_moments_of(moments)
     prepared = _prepare(key, None, second, trust, options)
-    estimate = _read_off(key, second, prepared, contract_dense(moments, prepared.space.directions), options)
+    estimate = read_off(key, second, prepared, contract_dense(moments, prepared.space.directions), options)
     return estimate._replace(status=worst(estimate.status, prepared.space.whitening.status))
 
 
@@ -178,7 +178,7 @@ class Prepared(NamedTuple):
     space: Whitened
 
 
-def _estimate_space(
+def estimate_space(
     key: Array, data: Centred | None, moments: SecondMoments, trust: Trust, options: Options
 ) -> Prepared:
     """Weigh the dimensions, and whiten by the covariance of the intensities."""
@@ -189,8 +189,8 @@ def _estimate_space(
     return Prepared(dimensions, space)
 
 
-_prepare = small_jit(static_argnames="options")(_estimate_space)
-_prepare_implicit = jax.jit(_estimate_space, static_argnames="options")
+_prepare = small_jit(static_argnames="options")(estimate_space)
+_prepare_implicit = jax.jit(estimate_space, static_argnames="options")
 
 
 class _Estimate(NamedTuple):
@@ -222,7 +222,7 @@ def _estimate_parameters(components: Components) -> _Estimate:
 
 
 @small_jit(static_argnames="options")
-def _read_off(
+def read_off(
     key: Array, moments: SecondMoments, prepared: Prepared, seen: ContractedCumulants, options: Options
 ) -> Fit:
     """Decompose the third moment, and read the parameters off the components."""

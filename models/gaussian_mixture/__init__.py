@@ -30,6 +30,7 @@ from latensor.models.gaussian_mixture.params import (
     population_moments,
     sample,
 )
+from latensor.models.gaussian_mixture.reduced import reduce_fit as reduce_fit  # for derivatives, not for users
 from latensor.models.gaussian_mixture.spectral import Diagnostics, fit, fit_moments
 
 __all__ = [

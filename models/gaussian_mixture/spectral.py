@@ -145,7 +145,7 @@ def fit(
         prepared = _prepare_implicit(key, data, moments, trust, options)
     noise = None if shared else prepared.noise
     seen = contract_table(data, moments.covariance, prepared.space.directions, options.third, noise)
-    found = _read_off(key, moments, prepared, seen, options)
+    found = read_off(key, moments, prepared, seen, options)
     evidence = weigh_evidence(key, data, moments, prepared.correction, prepared.dimensions.weights, found.params)
     if scales is not None:
         found, evidence = start_in_family(found, evidence, given, scales, family)
@@ -177,7 +177,7 @@ def _fit_moments(key: Array, moments: Cumulants, trust: Trust, options: Options,
     second = second_moments_of(moments)
     prepared = _prepare(key, None, second, trust, options)
     seen = contract_dense(moments, prepared.space.directions, None if shared else prepared.noise)
-    found = _read_off(key, second, prepared, seen, options)
+    found = read_off(key, second, prepared, seen, options)
     return found._replace(status=worst(found.status, prepared.space.whitening.status))
 
 
@@ -218,7 +218,7 @@ def _variance_dimensions(dimensions: Dimensions, num_components: int) -> Bool[Ar
     return jnp.where(enough, dimensions.complete, dimensions.rates >= threshold)
 
 
-def _estimate_space(
+def estimate_space(
     key: Array, data: Centred | None, moments: SecondMoments, trust: Trust, options: Options
 ) -> Prepared:
     """Estimate the variance of the noise, and whiten by what is left of the covariance without it."""
@@ -249,12 +249,12 @@ def _estimate_space(
     return Prepared(dimensions, correction, is_positive, noisy, space._replace(directions=directions))
 
 
-_prepare = small_jit(static_argnames="options")(_estimate_space)
-_prepare_implicit = jax.jit(_estimate_space, static_argnames="options")
+_prepare = small_jit(static_argnames="options")(estimate_space)
+_prepare_implicit = jax.jit(estimate_space, static_argnames="options")
 
 
 @small_jit(static_argnames="options")
-def _read_off(
+def read_off(
     key: Array, moments: SecondMoments, prepared: Prepared, seen: ContractedCumulants, options: Options
 ) -> Fit:
     """Decompose the third moment, and read weights, means and variances off the components."""

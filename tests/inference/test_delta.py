@@ -54,11 +54,19 @@ def test_components_keep_the_order_of_the_estimate(float64):
     np.testing.assert_allclose(one.means, two.means[:, ::-1], rtol=1e-12)
 
 
-# Data of the contract have row weights, and a mask where the model takes one.
-@pytest.mark.parametrize("model", [model for model in MODELS if str(model) in SMOOTH], ids=str)
-def test_influence_is_what_a_row_changes(model, float64):
+# Data of the contract have row weights, and a mask where the model takes one. Complete tables have a way of their own.
+@pytest.mark.parametrize(
+    ("model", "complete"),
+    [(model, False) for model in MODELS if str(model) in SMOOTH]
+    + [(model, True) for model in MODELS if hasattr(model.module, "reduce_fit")],
+    ids=str,
+)
+def test_influence_is_what_a_row_changes(model, complete, float64):
     data = data_of(model)
     key, step = jax.random.key(0), 1e-4
+    if complete:
+        data = data._replace(x=jnp.where(data.mask, data.x, jnp.nanmean(data.x, axis=0)[None, :].round()), mask=None)
+        assert model.module.reduce_fit(key, data, model.num_components) is not None
 
     def at(row, by):
         weights = np.array(data.row_weights)
